@@ -50,7 +50,7 @@ def test_removed_aliases_come_back(monkeypatch: pytest.MonkeyPatch, version: str
     assert set(vars(numpy)) - before == {"bool", "int"}
 
 
-def test_what_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_name_of_numpy_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = fake_numpy(monkeypatch, "1.26.4", bool=np.bool_)
     compat.prepare()
     assert numpy.bool is np.bool_

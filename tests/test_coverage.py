@@ -20,7 +20,7 @@ def test_shares_are_those_of_all_files_of_a_room() -> None:
     ]
 
 
-def test_what_was_never_run_is_named() -> None:
+def test_lines_never_run_are_named() -> None:
     assert list(never([ONE, TWO])) == ["echo/planning/one.py: lines 3; branches 1->3"]
 
 

@@ -30,7 +30,7 @@ def test_nothing_is_wrong_with_a_whole_release(tmp_path: Path) -> None:
     assert faults(*built(tmp_path, NEEDED, SOURCES), PLATFORM) == []
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     hook = "echo/native/libecho_hook.so"
     found = faults(*built(tmp_path, NEEDED - {hook}, SOURCES - {"LICENSE"}), PLATFORM)
     assert found == [

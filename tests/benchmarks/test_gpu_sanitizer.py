@@ -40,7 +40,7 @@ def test_each_tool_watches_the_cases(sanitizer: Path) -> None:
     assert rows == [{"section": "sanitizer", "tool": tool, "summary": "0 errors"} for tool in TOOLS]
 
 
-def test_what_a_tool_finds_is_a_failure(sanitizer: Path) -> None:
+def test_tools_finding_fails_its_row_alone(sanitizer: Path) -> None:
     sanitizer.write_text(SANITIZER.format(bad="racecheck"))
     rows = {row["tool"]: row for row in sanitizer_rows(Path("some.so"), Clock(60), OK)}
     assert rows["racecheck"]["summary"] == "3 errors"

@@ -26,7 +26,7 @@ def test_without_sockeye_the_error_says_how_to_get_it(monkeypatch: pytest.Monkey
         sockeye.model("small", SETTING)
 
 
-def test_what_sockeye_refuses_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sockeye_that_exits_raises_with_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "sockeye_1" / "sockeye"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('of no use here')")

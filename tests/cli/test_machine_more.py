@@ -20,7 +20,7 @@ from echo.system.cuda import Driver, Gpu
 from tests.support.stub_libraries import mxnet, stub, wheels
 
 
-def test_what_is_missing_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extras_name_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise LookupError("CPU energy: this user may not read it; to allow it: sudo something")
 
@@ -34,7 +34,7 @@ def test_what_is_missing_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyP
     assert {fact.state for fact in facts.values()} == {FINE}, "echo saves as much without them"
 
 
-def test_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_extras_have_no_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(machine, "Rapl", lambda: None)
     assert [(fact.value, fact.remark) for fact in machine.extras()] == [(True, ""), (True, ""), (True, "by RAPL")]
@@ -61,7 +61,7 @@ def test_which_devices_a_wheel_has_code_for(wheel: str, capability: tuple[int, i
     assert machine.has_code(wheel, capability) is runs
 
 
-def test_what_the_ptx_needs() -> None:
+def test_ptx_version_matches_the_required_cuda() -> None:
     """PTX of version 6.0 came with CUDA 9.0."""
     texts = [path.read_text(encoding="utf-8") for path in PTX.glob("*.ptx")]
     assert texts
@@ -233,12 +233,12 @@ STOPS_ONE = Fact("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0",
     ],
     ids=["all is well", "something is off", "it cannot work"],
 )  # fmt: skip
-def test_what_facts_come_to(facts: list[Fact], works: bool, summary: list[str]) -> None:
+def test_summary_follows_from_the_states_of_facts(facts: list[Fact], works: bool, summary: list[str]) -> None:
     assert machine.works(facts) is works
     assert machine.render(facts).splitlines()[-len(summary) :] == summary
 
 
-def test_what_is_off_is_said_where_it_stands() -> None:
+def test_fact_that_is_off_has_its_reason_in_its_row() -> None:
     text = machine.render([FINE_ONE, OFF_ONE])
     (row,) = [line for line in text.splitlines() if "cache: writable" in line and "│" in line]
     assert [cell.strip() for cell in row.strip("│").split("│")][:2] == ["cache: writable", "no"]

@@ -120,7 +120,7 @@ def steps_of_one_weight(steps: int) -> Case:
     return case_of(mx.sym.MakeLoss(x), {"data": (2, 64)})
 
 
-def test_what_is_added_to_another_array_needs_no_memory() -> None:
+def test_gradient_added_in_place_needs_no_memory() -> None:
     case = steps_of_one_weight(12)
     added = [(node.op, sorted(node.untouched)) for node in case.training.nodes if node.untouched]
     # the first step's product also leaves out the gradient of the data, which nobody reads
@@ -245,7 +245,7 @@ def test_a_view_shares_what_others_read() -> None:
     assert found.total == 80
 
 
-def test_what_is_not_the_planners_takes_nothing() -> None:
+def test_external_and_untouched_outputs_take_no_memory() -> None:
     assert plan_storage(chain(10, 10, external=frozenset({0}))).total == 40
     assert plan_storage(chain(10, 10, untouched=frozenset({0}))).total == 40
     assert plan_storage(chain(10, 10)).total == 80

@@ -43,7 +43,7 @@ def test_equal_nodes_are_measured_once_and_cost_the_same(table: CostTable) -> No
     assert (result.measured, result.estimated) == (5, 0)
 
 
-def test_what_differs_the_second_time_is_measured_a_third_time(table: CostTable) -> None:
+def test_differing_measurements_are_repeated_a_third_time(table: CostTable) -> None:
     training, asked = chain(), []
 
     def measure(training: TrainingGraph, number: int) -> float:
@@ -139,7 +139,7 @@ def test_a_gradient_that_would_exceed_the_time_is_not_measured(
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_what_is_computed_of_a_gradient_decides_what_it_takes(knows: bool, table: CostTable) -> None:
+def test_gradient_takes_the_seconds_of_its_computed_outputs(knows: bool, table: CostTable) -> None:
     build = Build()
     data, weight = build.variable(8, 16, 32, 32), build.variable(16, 16, 1, 1)
     product = build.add("Convolution", [data, weight], (8, 16, 32, 32))
@@ -211,7 +211,9 @@ def test_without_measurements_the_roofline_holds(table: CostTable) -> None:
         ({"Activation": 2e-5}, 0.95, False),
     ],
 )
-def test_what_is_guessed(seconds: dict[str, float], guessed: float, is_timed: bool, table: CostTable) -> None:
+def test_guessed_share_counts_unmeasured_operators(
+    seconds: dict[str, float], guessed: float, is_timed: bool, table: CostTable
+) -> None:
     result = estimate(chain(), table, fixed(**seconds) if seconds else None, 10)
     assert result.guessed == pytest.approx(guessed, abs=0.05)
     assert result.is_timed is is_timed
@@ -231,7 +233,7 @@ def test_an_unmeasurable_operator_follows_the_roofline_and_is_remembered(table: 
     assert table.get(key) is None
 
 
-def test_other_errors_are_not_swallowed(table: CostTable) -> None:
+def test_unexpected_error_of_measuring_is_raised(table: CostTable) -> None:
     def measure(training: TrainingGraph, number: int) -> float:
         raise EchoError("something else")
 

@@ -105,7 +105,7 @@ def test_signatures_of_equal_nodes_are_equal_and_of_sizes_differ() -> None:
     assert signature(chain(batch=32), 2) != signature(first, 2)
 
 
-def test_what_follows_a_convolution_is_laid_out_by_onednn() -> None:
+def test_batch_norm_behind_convolution_has_onednns_layout() -> None:
     build = Build()
     data, weight = build.variable(8, 3, 32, 32), build.variable(16, 3, 3, 3)
     statistics = [build.variable(16) for _ in range(4)]

@@ -98,7 +98,7 @@ def test_only_what_a_gradient_needs_is_charged(planner_type: Any) -> None:
 
 
 @pytest.mark.parametrize("planner_type", [StoragePlanner, ReferencePlanner])
-def test_what_no_gradient_reads_runs_once(planner_type: Any) -> None:
+def test_map_that_no_gradient_reads_runs_once(planner_type: Any) -> None:
     b = Builder()
     x = b.variable("x", 4)
     y = b.forward("negative", "y", (4,), x)

@@ -72,7 +72,7 @@ def test_where_nothing_is_gained_the_users_graph_is_fused() -> None:
     assert fused_operators(echo.optimize(symbol, strict=True).simple_bind(GPU, **SHAPES)) > 0
 
 
-def test_other_threads_bind_as_the_user_wants() -> None:
+def test_unfused_leaves_binds_of_other_threads_fused() -> None:
     seen: list[int] = []
     with native.unfused():
         thread = threading.Thread(target=lambda: seen.append(fused_operators(chain().simple_bind(GPU, **SHAPES))))

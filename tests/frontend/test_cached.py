@@ -19,7 +19,7 @@ from tests.support.cases import special_case
     ("alloc", "shape", "runner"),
     [(False, False, DYNAMIC), (False, True, DYNAMIC), (True, False, STATIC), (True, True, SHAPED)],
 )
-def test_flags(alloc: bool, shape: bool, runner: str) -> None:
+def test_flags_of_a_block_decide_its_runner(alloc: bool, shape: bool, runner: str) -> None:
     assert runner_of(alloc, shape) == runner
 
 

@@ -60,7 +60,7 @@ def test_a_gradient_in_two_nodes() -> None:
 
 
 @pytest.mark.parametrize("user", [0, 999])
-def test_what_names_no_gradient_changes_nothing(user: int) -> None:
+def test_rule_for_no_gradient_changes_nothing(user: int) -> None:
     case = dense()
     (rule, *_) = implementations(case.training, True, True).values()
     assert structure(implemented(case.training, {user: rule})) == structure(case.training)

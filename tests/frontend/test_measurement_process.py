@@ -87,7 +87,7 @@ def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("reply", [b"nonsense\n", b"[]\n", b'{"seconds": -1}\n', b'{"seconds": "1"}\n', b""])
-def test_what_the_process_says_is_not_believed(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_reply_raises_unmeasurable_error(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def another(_: float, action: Callable[[], Any]) -> Any:
         return None if action() is None else reply  # what is sent is sent
 

@@ -72,14 +72,14 @@ def test_none_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("4", 4), ("", 16), ("-1", 16), ("many", 16)])
-def test_what_mxnet_would_use(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_match_range_is_that_of_mxnet(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MATCH_RANGE_VARIABLE, text)
     assert default_match_range() == expected
     monkeypatch.delenv(MATCH_RANGE_VARIABLE)
     assert default_match_range() == 16
 
 
-def test_other_threads_wait() -> None:
+def test_second_thread_waits_for_the_match_range() -> None:
     entered = threading.Event()
 
     def enter() -> None:
@@ -209,7 +209,7 @@ def test_mxnets_own_onednn_rnn_there_and_something_elsewhere(
 KIND = "MXNET_GPU_MEM_POOL_TYPE"
 
 
-def test_what_is_planned_once_and_what_is_freed_at_once_comes_from_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_and_unpooled_memory_comes_from_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pool("cpu", DYNAMIC) is None
     assert [pool("gpu", runner) for runner in (EXECUTOR, STATIC, SHAPED)] == [None] * 3
     monkeypatch.setenv(KIND, "Unpooled")

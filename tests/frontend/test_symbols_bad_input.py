@@ -30,7 +30,7 @@ def test_another_mxnet_is_refused(monkeypatch: pytest.MonkeyPatch, version: str)
 
 
 @pytest.mark.parametrize("value", [None, 3, "symbol", np.zeros(3), mx.nd.zeros(3), [network()], network().tojson()])
-def test_what_is_no_symbol_is_refused(value: Any) -> None:
+def test_value_that_is_no_symbol_raises_option_error(value: Any) -> None:
     for call in (echo.plan, echo.optimize):
         with pytest.raises(OptionError, match=r"expected a Symbol .*got .*" + type(value).__name__):
             call(value, data=(3,))
@@ -86,7 +86,7 @@ def test_contradicting_shapes() -> None:
 
 
 @pytest.mark.parametrize("value", [8, "8,20", None, ("a",), 2.5, "32", (16, 20.5), (16, 20.0), (True, 20)])
-def test_what_is_no_shape_is_refused(value: Any) -> None:
+def test_invalid_shape_raises_shape_error(value: Any) -> None:
     with pytest.raises(ShapeError, match=r"data: expected a shape such as \(128, 50\), got " + re.escape(repr(value))):
         echo.plan(network(), data=value)
 

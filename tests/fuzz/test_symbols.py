@@ -98,7 +98,7 @@ def _refused(seed: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["symbols", "blocks"])
-def test_driver(kind: str, tmp_path: Path) -> None:
+def test_driver_finds_no_differences_and_writes_json(kind: str, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, "-m", "fuzz", "--minutes", "0.2", "--kinds", kind, "--json", str(result)]
     done = subprocess.run([*command, "--found", str(tmp_path / "found"), "--seed", "7"], capture_output=True, text=True,

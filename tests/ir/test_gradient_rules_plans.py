@@ -36,7 +36,7 @@ Symbol = mx.sym.Symbol
 # What is chosen --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_memory_anyway_is_read() -> None:
+def test_gradient_reads_the_map_that_is_kept_anyway() -> None:
     leaky, total = LEAKY["leaky"], of(inner.add, "x y")
     assert chosen(leaky).endswith(":0,2,2")  # the probe's gradient reads the output
     unread = lambda x, y, name: mx.sym.sum(leaky(mx.sym.square(x), y, name), axis=1)  # noqa: E731
@@ -47,7 +47,7 @@ def test_what_is_in_memory_anyway_is_read() -> None:
     assert chosen(lambda x, y, name: mx.sym.sum(total(x, y, name), axis=1)).endswith(":0,0,0")
 
 
-def test_other_formulas_need_leave() -> None:
+def test_inexact_formula_is_chosen_only_without_exact() -> None:
     assert chosen(ACTIVATIONS["tanh"]) == "_backward_Activation:0,2,2"
     assert chosen(ACTIVATIONS["tanh"], exact=False) == "_backward_tanh:0,1"
     tanh = ACTIVATIONS["tanh"]
@@ -70,7 +70,7 @@ TOLERANCE = 1e-5
 
 
 @pytest.mark.parametrize("flags", [None, DYNAMIC, STATIC], ids=["executor", "dynamic", "static"])
-def test_other_formulas_are_close(flags: dict[str, Any] | None) -> None:
+def test_inexact_formula_stays_within_tolerance(flags: dict[str, Any] | None) -> None:
     found = case(ACTIVATIONS["tanh"])
 
     def trained(symbol: Symbol) -> Record:
@@ -141,7 +141,7 @@ def test_training_with_such_a_plan(exact: bool) -> None:
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_other_bits_only_where_they_pay() -> None:
+def test_inexact_plan_without_gain_keeps_every_bit() -> None:
     """A tanh whose gradient is all there is: nothing to gain, so nothing is changed."""
     symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.Activation(mx.sym.var("data"), act_type="tanh")))
     plan = echo.plan(symbol, exact=False, grad_req="write", data=(64, 64))

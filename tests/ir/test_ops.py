@@ -56,7 +56,7 @@ def test_recomputed_in_other_types(op: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants(variant: str) -> None:
+def test_variant_recomputed_by_the_hook_keeps_its_bits(variant: str) -> None:
     check(VARIANTS[variant])
 
 

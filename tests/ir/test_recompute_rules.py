@@ -26,7 +26,7 @@ from echo.ir.training_node import TensorType, TrainingNode
         ("LeakyReLU", {"act_type": "rrelu"}, 0, "LeakyReLU with act_type=rrelu was never tried"),
     ],
 )
-def test_reasons(op: str, attrs: dict[str, str], position: int, reason: str) -> None:
+def test_readers_of_more_than_inputs_have_a_reason(op: str, attrs: dict[str, str], position: int, reason: str) -> None:
     found = why_not_reader(op, attrs, position)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)

@@ -44,7 +44,7 @@ def test_copies_run_just_before_they_are_read(splits: dict[int, tuple[int, ...]]
     assert order(splits) == expected
 
 
-def test_what_does_not_come_from_copies_is_read_where_it_was() -> None:
+def test_input_without_copy_is_read_where_it_was() -> None:
     splits = {0: (4,), 1: (4,)}
     assert order(splits, again=frozenset({Entry(1)})) == [0, 1, 2, 3, 4, 1, 5, 6]
 

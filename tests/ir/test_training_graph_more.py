@@ -57,7 +57,7 @@ def test_equal_operators_stand_for_each_other() -> None:
     assert names == {"second": "first", "right": "left"}
 
 
-def test_other_attributes_keep_operators_apart() -> None:
+def test_equal_operators_with_differing_attributes_stay_apart() -> None:
     x = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=6, name="fc")
     with mx.AttrScope(__role__="one"):
         first = mx.sym.tanh(x, name="first")

@@ -91,7 +91,7 @@ def test_philox_goes_on_where_an_offset_says() -> None:
 
 
 @pytest.mark.parametrize("keep", [0.0, -0.5, 1.5, float("nan"), 1e-60])
-def test_what_keep_may_not_be(keep: float) -> None:
+def test_invalid_keep_raises_kernel_error(keep: float) -> None:
     x = np.ones(8, np.float32)
     with pytest.raises(KernelError, match=r"dropout: keep is .*, expected a probability above 0"):
         call("dropout", [x], [x.copy(), np.empty(1, np.uint8)], params=(keep, 0, 0))

@@ -129,7 +129,9 @@ def check_products(opened: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_products(level: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_integers_are_exact(
+    level: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check_products(open_at(library, level, tmp_path, monkeypatch))
 
 

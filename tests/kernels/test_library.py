@@ -74,7 +74,7 @@ def test_a_call_writes_its_outputs() -> None:
     assert (y.tolist(), bits.tolist()) == ([0, 2, 3, 0, 5], [0b10110])
 
 
-def test_what_happens_to_outputs() -> None:
+def test_outputs_are_written_added_to_or_skipped() -> None:
     y, bits = outputs()
     call("relu", [X], [y, bits], [SKIP, WRITE])
     assert (y.tolist(), bits.tolist()) == ([7] * 5, [0b10110])
@@ -113,7 +113,7 @@ def test_a_workspace_may_be_given() -> None:
         (lambda y, bits: call("relu", [X], [y, bits], backend="tpu"), "there is no backend 'tpu'"),
     ],
 )  # fmt: skip
-def test_what_is_refused(wrong: Callable[..., None], message: str) -> None:
+def test_invalid_call_raises_and_leaves_outputs_alone(wrong: Callable[..., None], message: str) -> None:
     y, bits = outputs()
     with pytest.raises(KernelError, match=message):
         wrong(y, bits)

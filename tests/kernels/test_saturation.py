@@ -25,7 +25,7 @@ for name in SUBJECTS:
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_gradients(name: str) -> None:
+def test_gradients_of_saturated_gates_are_right_by_element(name: str) -> None:
     check_saturated(name, call)
 
 

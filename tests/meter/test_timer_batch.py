@@ -43,7 +43,7 @@ def test_on_a_gpu_a_batch_takes_long_enough(seconds: float, runs: int, monkeypat
     assert device.runs == [1, runs]
 
 
-def test_what_takes_long_by_itself_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_run_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device = made(6e-3, monkeypatch)
     assert seconds_of(device.run, GPU) == pytest.approx(6e-3 + WAIT)
     assert device.runs == [1]
@@ -63,7 +63,7 @@ def test_on_a_cpu_runs_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
         (0.4, False, 1.0),
     ],
 )
-def test_what_others_take_of_the_processor_does_not_count(
+def test_processor_time_of_other_processes_does_not_count(
     share: float, finely: bool, counted: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = made(6e-3, monkeypatch, share, finely)
@@ -76,7 +76,7 @@ def test_on_a_gpu_the_processor_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("tick", "finely"), [(1e-5, True), (4e-3, False)])
-def test_ticks(tick: float, finely: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coarse_processor_clock_is_found(tick: float, finely: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(1000))
     monkeypatch.setattr(timer, "time", fake_time(lambda: 0.0, lambda: next(calls) // 5 * tick))
     timer._counts_finely.cache_clear()

@@ -122,7 +122,7 @@ def test_library_that_comes_back_is_used(tmp_path: Path) -> None:
         ("", "libmxnet.so does not export|is not loaded"),
     ],
 )
-def test_what_is_not_mxnet_is_refused(path: str, reason: str) -> None:
+def test_library_that_is_not_mxnet_raises_native_error(path: str, reason: str) -> None:
     native.planner_library()
     native.uninstall()
     with pytest.raises(NativeError, match=f"the hook does not fit this MXNet: .*({reason})"):

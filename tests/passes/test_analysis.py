@@ -111,7 +111,7 @@ def test_operators_are_sorted() -> None:
     assert reasons["softmax"] == "an output of the symbol lives to the end anyway"
 
 
-def test_what_depends_on_the_mode_stays_where_inference_draws_random_numbers() -> None:
+def test_mode_dependent_maps_stay_if_inference_draws_random_numbers() -> None:
     """An executor could not repeat an inference pass with the same random numbers for a backward pass behind it."""
     case = network(draws=True)
     candidates = found(case)
@@ -185,7 +185,7 @@ def test_empty_arrays_stay() -> None:
         (["enc_fc", "parts"], {"enc_fc", "parts"}),
     ],
 )
-def test_keep(pattern: Any, kept: set[str]) -> None:
+def test_nodes_that_match_keep_are_refused(pattern: Any, kept: set[str]) -> None:
     case = network()
     candidates = found(case, keep=pattern)
     left_out = {number for number, reason in candidates.refused.items() if reason.startswith("kept")}
@@ -208,7 +208,7 @@ def test_a_name_with_brackets_matches_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["enc_tanh", "enc_fc", "parts"])
-def test_recompute(name: str) -> None:
+def test_nodes_that_match_recompute_are_forced(name: str) -> None:
     case = network()
     candidates = found(case, recompute=name)
     (number,) = {entry.node for entry in candidates.forced}
@@ -288,7 +288,7 @@ class Timed(FakeFrontend):
         (False, 0.9, 0.0, 1.0, 0.0),
     ],
 )
-def test_limits(
+def test_time_for_measuring_follows_from_the_deadline(
     known: bool, seconds: float, left: float, work: float, clock: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("echo.system.process.time", SimpleNamespace(monotonic=lambda: 0.0))

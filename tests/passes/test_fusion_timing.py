@@ -80,7 +80,7 @@ def test_only_what_is_not_slower_takes_the_place(pattern: str, tmp_path: Path) -
         (UnmeasurableError("MXNet does not run it"), "MXNet does not run it"),
     ],
 )
-def test_what_was_not_timed_stays(answer: Any, reason: str, tmp_path: Path) -> None:
+def test_untimed_operator_is_not_fused(answer: Any, reason: str, tmp_path: Path) -> None:
     found = fused(CAREFUL["softmax_output"](), Races(answer), tmp_path)
     assert found.places == ()
     assert [missed.reason for missed in found.missed] == [
@@ -98,7 +98,7 @@ def test_who_asks_for_memory_gets_it(options: dict[str, Any], tmp_path: Path) ->
 
 @pytest.mark.parametrize("example", [EXAMPLES["lstm cells"](), EXAMPLES["gru cells"](), wide_attention(64),
                                      EXAMPLES["cross entropy"]()])  # fmt: skip
-def test_others_are_not_timed(example: Example, tmp_path: Path) -> None:
+def test_patterns_that_always_win_are_not_timed(example: Example, tmp_path: Path) -> None:
     races = Races(NOTHING)
     assert fused(example, races, tmp_path).places
     assert races.asked == []

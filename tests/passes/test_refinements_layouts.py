@@ -190,7 +190,7 @@ def test_nothing_is_hoisted_where_more_would_be_needed_than_without_echo(
     assert any("need more memory than the user's own graph" in note for note in plan.remarks), (plan.notes, plan.missed)
 
 
-def test_what_the_user_names_stays(measured: Callable[..., list[str]]) -> None:
+def test_kept_node_is_in_no_hoisted_layout(measured: Callable[..., list[str]]) -> None:
     runs = measured(hoist=0.5)
     example = EXAMPLES["rnn cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, keep=["*_t3_i2h"], **example.shapes)
@@ -239,7 +239,7 @@ def planned_twice(monkeypatch: pytest.MonkeyPatch, files: str, happens: Callable
     return plans
 
 
-def test_what_was_measured_is_not_measured_again(
+def test_measured_layout_is_not_measured_again(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = measured()
@@ -280,7 +280,9 @@ def test_a_plan_is_loaded_without_measuring(
 @pytest.mark.every(2)
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_gluon(static: bool, grad_req: str, measured: Callable[..., list[str]]) -> None:
+def test_block_with_hoisted_layout_trains_within_tolerance(
+    static: bool, grad_req: str, measured: Callable[..., list[str]]
+) -> None:
     class Unrolled(mx.gluon.HybridBlock):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -296,7 +298,7 @@ def test_gluon(static: bool, grad_req: str, measured: Callable[..., list[str]]) 
     assert any(map(layouts, plans))
 
 
-def test_module(measured: Callable[..., list[str]]) -> None:
+def test_module_with_hoisted_layout_trains_within_tolerance(measured: Callable[..., list[str]]) -> None:
     measured(hoist=0.5)
     cell = apart(mx.rnn.GRUCell, SIZE, prefix="gru_")
     outputs, _ = cell.unroll(30, mx.sym.var("data"), layout="NTC", merge_outputs=True)

@@ -104,7 +104,7 @@ def test_the_users_graph_is_not_touched() -> None:
     assert case.graph.to_json() == before
 
 
-def test_what_the_user_marked_before_is_replaced() -> None:
+def test_earlier_marks_are_replaced() -> None:
     case = special_case("slices")
     parts = number_of(case, "parts")
     user = case.training.nodes[parts].user
@@ -171,7 +171,7 @@ def test_a_small_gain_is_refused_where_frees_come_late() -> None:
             assert confirmed(pooled, planned, recompute="Activation").accepted
 
 
-def test_what_the_user_insists_on_is_bound_though_it_costs_memory() -> None:
+def test_forced_plan_is_confirmed_although_it_costs_memory() -> None:
     case = model_case("nmt")
     found = confirmed(case, case.training.planned_bytes + 1, recompute="Activation")
     assert found == Confirmed(case.training.planned_bytes + 1, True)

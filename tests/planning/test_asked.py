@@ -85,7 +85,7 @@ def test_some_questions_are_not_answered_from_a_file(tmp_path: Path, monkeypatch
     assert asked.answer("") is None
 
 
-def test_what_had_more_to_say_is_not_kept(saved: tuple[str, Plan], folder: Path) -> None:
+def test_plan_with_failures_is_not_kept(saved: tuple[str, Plan], folder: Path) -> None:
     for number, change in enumerate(
         ({"applied": "mirror"}, {"applied": "none"}, {"notes": (Note("it failed", NoteKind.FAILED),)})
     ):

@@ -39,7 +39,7 @@ def test_keep_and_recompute_contradict_each_other() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"), [("softmax", "an output of the symbol"), ("SoftmaxOutput", "an output of the symbol")]
 )
-def test_what_cannot_be_recomputed(name: str, reason: str) -> None:
+def test_recompute_of_an_output_raises_option_error(name: str, reason: str) -> None:
     with pytest.raises(OptionError, match=rf"'softmax' \(SoftmaxOutput\) cannot be recomputed: .*{reason}"):
         echo.plan(network(), recompute=name, **SHAPES)
 

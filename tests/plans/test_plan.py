@@ -67,7 +67,7 @@ def plan(**changes: Any) -> Plan:
 # Figures ------------------------------------------------------------------------------------------------------
 
 
-def test_figures() -> None:
+def test_plan_figures_follow_from_its_decisions() -> None:
     found = plan()
     assert found.overhead == pytest.approx(0.02)
     assert [decision.name for decision in found.recomputed] == ["encoder_tanh"]
@@ -158,7 +158,7 @@ def test_residuals_are_the_stashed_maps_the_largest_first() -> None:
 # Printing -----------------------------------------------------------------------------------------------------
 
 
-def test_prints(golden: Callable[[str, str], None]) -> None:
+def test_plan_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
     text = str(plan())
     assert max(map(len, text.splitlines())) <= 120
     golden("plan.txt", text)
@@ -298,7 +298,7 @@ def test_damaged_decision_is_named(key: str, value: Any, message: str) -> None:
         Plan.from_json(damaged)
 
 
-def test_what_loads_also_prints() -> None:
+def test_damaged_plan_that_loads_also_prints() -> None:
     """No damage ends in another exception, at loading or later."""
     whole = json.loads(json.dumps(plan().to_json()))
     generator = random.Random(0)

@@ -129,7 +129,7 @@ def resnet152(version: int) -> Case:
 @pytest.mark.every(4)
 @pytest.mark.parametrize("version", [1, 2])
 @BOTH
-def test_resnet152(policy: Echo | Search, version: int) -> None:
+def test_resnet152_plans_below_its_share_of_stock(policy: Echo | Search, version: int) -> None:
     """Under 0.6 of stock for the pre-activation network; what the others reach is held too."""
     problem = problem_of(resnet152(version).training, match_ranges=(16, 1, 2, 3), effort=4_000_000)
     ratio = problem.value(policy.choose(problem)).bytes / problem.training.planned_bytes

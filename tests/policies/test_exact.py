@@ -34,7 +34,7 @@ def test_time_that_runs_out_is_reported(caplog: pytest.LogCaptureFixture) -> Non
     assert 0.2 <= float(stopped[1]) < 60
 
 
-def test_what_is_proven_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_proven_schedule_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     problem = problem_of_graph(*chain(10), max_bytes=8)
     with caplog.at_level(logging.WARNING, logger="echo"):
         assert problem.value(Exact().choose(problem)).bytes <= 8

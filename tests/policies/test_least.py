@@ -32,7 +32,7 @@ def test_schedules_come_back_for_the_same_graph_alone() -> None:
     assert known.of(replace(problem, candidates={})) == [], "the user keeps that node now"
 
 
-def test_other_sizes_are_another_graph() -> None:
+def test_graph_with_differing_sizes_has_no_known_schedule() -> None:
     known, case = Known(), any_case("dropout")
     known.add(case.training, {})
     node = case.training.nodes[-1]

@@ -82,7 +82,7 @@ def test_names_and_reasons_that_differ_in_numbers_are_one_row() -> None:
     assert groups(decisions)[0].reason == "read by 2 gradients; computed again from fc*, x"
 
 
-def test_what_differs_stays_apart_and_the_largest_is_first() -> None:
+def test_differing_decisions_stay_apart_with_the_largest_first() -> None:
     decisions = [
         _decision("a1"), _decision("a2", RECOMPUTE), _decision("b7", size=99, reason="7 of them"), _decision("a3"),
     ]  # fmt: skip
@@ -210,7 +210,7 @@ def test_names_are_text() -> None:
     assert text.count("</script>") == 3
 
 
-def test_what_was_measured_and_what_more_memory_would_buy_is_told() -> None:
+def test_page_tells_measured_bytes_and_what_more_memory_buys() -> None:
     profile = made_up(30)
     measured = replace(profile.usages["stock"], measured={PROCESS: profile.usages["stock"].total + 10 * 10**6})
     text = pages.html(replace(profile, usages={**profile.usages, "stock": measured}))
@@ -311,7 +311,7 @@ def test_a_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a", "png"])
-def test_other_names(name: str, tmp_path: Path) -> None:
+def test_picture_with_another_suffix_raises_option_error(name: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"expected a picture NAME\.png or NAME\.svg"):
         save_picture(made_up(10), tmp_path / name)
     assert not (tmp_path / name).exists()

@@ -37,7 +37,7 @@ def drawn(symbol: mx.sym.Symbol, **options: Any) -> Segment:
     return found
 
 
-def test_what_hangs_together_between_heavy_operators_is_drawn_with_these() -> None:
+def test_segment_is_drawn_between_its_heavy_operators() -> None:
     found = drawn(chain(), policy="all", max_overhead=None)
     roles = {each.name: each.role for each in found.operators}
     assert [name for name, role in roles.items() if role == HEAVY] == ["fc0", "fc1"]
@@ -101,7 +101,7 @@ def test_a_graph_without_light_operators_has_none() -> None:
         ({"operators": [{"name": "x"}]}, "not a profile"),
     ],
 )
-def test_files(change: dict[str, Any], message: str) -> None:
+def test_segment_in_a_file_is_read_and_checked(change: dict[str, Any], message: str) -> None:
     profile = profiled(chain())
     value = profile.to_json()
     assert Profile.from_json(value) == profile

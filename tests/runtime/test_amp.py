@@ -140,7 +140,7 @@ def test_fused_operators_beside_casts(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_what_the_user_saves_stays(dtype: str) -> None:
+def test_saved_symbol_keeps_the_users_casts(dtype: str) -> None:
     symbol = network(dtype)
     optimized = echo.optimize(symbol, fuse=False, **SHAPES)
     for keeps in (True, False):

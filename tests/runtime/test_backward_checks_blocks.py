@@ -156,7 +156,7 @@ def _buffer_refilled_behind_backward(block: Net) -> None:
 @pytest.mark.parametrize(
     "scenario", [_several, _retained, _inference_between, _dropped, _accumulated, _buffer_refilled_behind_backward]
 )
-def test_what_loops_do_otherwise_is_no_error(flags: dict[str, bool], scenario: Callable[[Net], None]) -> None:
+def test_usual_training_loop_raises_no_error(flags: dict[str, bool], scenario: Callable[[Net], None]) -> None:
     assert_same(run(True, flags, scenario), run(False, flags, scenario))
 
 

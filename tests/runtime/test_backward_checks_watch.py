@@ -91,7 +91,7 @@ def test_the_names_to_keep_are_those_that_help() -> None:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_what_is_not_read_again_may_be_written(write: Write) -> None:
+def test_array_not_read_again_may_be_written(write: Write) -> None:
     same_as_stock(lambda own: write(own.arg_dict["f2_weight"]))
 
 
@@ -201,7 +201,7 @@ def cross_entropy() -> S.Symbol:
     ],
     ids=["attention", "cross entropy"],
 )
-def test_what_fused_operators_read_as_copies_is_watched(
+def test_input_that_fused_operator_copies_is_watched(
     symbol: S.Symbol, shapes: dict[str, tuple[int, ...]], name: str
 ) -> None:
     executor = echo.optimize(symbol, strict=True).simple_bind(mx.cpu(), grad_req="write", **shapes)

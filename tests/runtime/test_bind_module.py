@@ -76,7 +76,7 @@ def fitted(symbol: Symbol, **more: Any) -> Record:
     return seen
 
 
-def test_module(optimized: OptimizedSymbol) -> None:
+def test_module_trains_to_stocks_bits(optimized: OptimizedSymbol) -> None:
     got, expected = fitted(optimized), fitted(network())
     assert expected["0 loss"] != expected["1 loss"]
     assert_same(got, expected)

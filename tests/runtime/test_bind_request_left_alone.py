@@ -82,7 +82,7 @@ def sparse() -> mx.sym.Symbol:
         (sparse(), {}, "sparse arguments"),
     ],
 )
-def test_what_is_bound_as_it_is(symbol: mx.sym.Symbol, given: dict[str, Any], reason: str) -> None:
+def test_request_left_alone_has_its_reason(symbol: mx.sym.Symbol, given: dict[str, Any], reason: str) -> None:
     request = bind_request.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), data=(4, 3), **given)
     assert request.untouched == reason
 

@@ -136,7 +136,9 @@ def test_inference_in_between(optimized: OptimizedSymbol, values: dict[str, Any]
 
 
 @pytest.mark.parametrize("batch", [BATCH // 2, BATCH, BATCH * 2])
-def test_reshape(optimized: OptimizedSymbol, values: dict[str, Any], batch: int) -> None:
+def test_reshaped_executor_trains_to_stocks_bits(
+    optimized: OptimizedSymbol, values: dict[str, Any], batch: int
+) -> None:
     def run(symbol: Symbol) -> list[Record]:
         first = bind(symbol, values, GRADIENTS)
         before = train(first, steps=1)
@@ -176,7 +178,7 @@ def test_shared_executors(optimized: OptimizedSymbol) -> None:
     assert was_planned(optimized, 2)
 
 
-def test_monitor(optimized: OptimizedSymbol, values: dict[str, Any], expected: Record) -> None:
+def test_monitor_sees_the_users_names(optimized: OptimizedSymbol, values: dict[str, Any], expected: Record) -> None:
     seen: dict[str, list[str]] = {}
 
     def run(symbol: Symbol, key: str) -> Record:

@@ -273,7 +273,7 @@ def test_a_plan_that_does_not_hold_is_made_again(monkeypatch: pytest.MonkeyPatch
         ({"data": (32, 16), "softmax_label": (31,)}, "nconsistent"),
     ],
 )
-def test_what_is_wrong_for_mxnet_is_mxnets_error(
+def test_invalid_reshape_raises_mxnets_error(
     given: dict[str, tuple[int, ...]], match: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for on in (False, True):

@@ -173,7 +173,7 @@ def test_who_is_strict_sees_the_error(fault: str, transparent: bool, monkeypatch
 
 
 @pytest.mark.parametrize("transparent", [False, True])
-def test_what_fails_without_fused_operators_too_runs_as_it_is(
+def test_graph_that_cannot_be_planned_runs_as_it_is(
     transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing(Select, "run")(monkeypatch)
@@ -198,7 +198,7 @@ def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) ->
         echo.plan(model(), max_overhead=None, strict=True, **SHAPES)
 
 
-def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
+def test_failed_plan_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
     saved: list[Any] = []
     monkeypatch.setattr("echo.planning.plan_cache.save", lambda *found: saved.append(found))
     with monkeypatch.context() as patch:
@@ -312,7 +312,7 @@ def trained(static: bool, optimize: Callable[[Any], Any]) -> list[Any]:
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("at", ["planning", "making", "the first call"])
 @pytest.mark.parametrize("every", [False, True])
-def test_blocks(
+def test_block_that_cannot_be_made_falls_back_to_stock(
     every: bool, at: str, static: bool, transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stock = trained(static, lambda net: net)

@@ -226,7 +226,7 @@ def test_a_plan_names_places_that_are_none(tmp_path: Any) -> None:
 @pytest.mark.usefixtures("free_workspaces")
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_gluon(static: bool, grad_req: str) -> None:
+def test_fused_block_trains_within_tolerance(static: bool, grad_req: str) -> None:
     def layers() -> mx.gluon.HybridBlock:
         return mx.gluon.rnn.LSTM(8, 2, layout="NTC", input_size=5)
 

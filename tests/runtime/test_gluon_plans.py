@@ -59,7 +59,7 @@ def test_planned_bytes_come_true(name: str, fuse: bool, on: bool, mirror: str, m
 
 
 @pytest.mark.parametrize(("name", "fuse"), FUSED)
-def test_what_is_planned_beforehand_is_what_trains(name: str, fuse: bool) -> None:
+def test_plan_made_beforehand_is_the_one_that_trains(name: str, fuse: bool) -> None:
     """Hooks of the block see arrays alone."""
     block, seen = made(BLOCKS[name], True, fuse, static_alloc=True), []
     block.register_forward_hook(lambda _, inputs, output: seen.append(output.shape))

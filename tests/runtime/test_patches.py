@@ -43,7 +43,7 @@ def test_it_is_put_once_and_taken_out() -> None:
         assert library.function is stock
 
 
-def test_other_peoples_stay() -> None:
+def test_patches_of_others_stay_in_place() -> None:
     stand_ins, library = Patches(), Library()
     stand_ins.put(library, "function", ECHOS)
     library.function = THEIRS(library.function)

@@ -70,7 +70,7 @@ def test_scratch_memory_that_nobody_writes_to_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_environment_says_of_echo_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_growth_ignores_variables_of_echo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO", "1")
     monkeypatch.setenv("ECHO_POLICY", "nonsense")
     assert measured(_layers(2), CALL)[STORAGE] > 0

@@ -172,7 +172,7 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     (Nvml("init"), "NVML does not answer: Not Supported"), (None, "pip install nvidia-ml-py"),
     (Nvml("energy", "power"), "GPU energy: NVML says neither energy nor power"),
 ], ids=["no driver", "no module", "no energy"])  # fmt: skip
-def test_what_cannot_be_measured_is_said(nvml: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_meter_is_named(nvml: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     found = Meters()
     found.close()
@@ -284,7 +284,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("end", "sums"), [("raise KeyboardInterrupt", True), ("os.kill(os.getpid(), 9)", False)])
-def test_what_is_interrupted_keeps_its_rows(end: str, sums: bool, tmp_path: Path) -> None:
+def test_interrupted_recording_keeps_its_rows(end: str, sums: bool, tmp_path: Path) -> None:
     script = (
         "import os\nfrom echo.callbacks import Recorder\nimport mxnet as mx\n"
         "recorder = Recorder('run.csv', every=2, warmup=0)\n"
@@ -313,7 +313,7 @@ def test_a_full_disk_costs_one_line_and_the_training_goes_on(
     assert said == ["echo: nothing more is written of the recording: [Errno 28] No space left on device"]
 
 
-def test_what_is_not_measured_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_meter_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def refused() -> None:
         raise LookupError("CPU energy: this user may not read it; to allow it: sudo chmod")
 

@@ -152,7 +152,7 @@ def test_the_most_at_once_is_counted() -> None:
     assert held(lambda: None, mx.cpu())[0] == 0
 
 
-def test_what_outlives_is_not_counted() -> None:
+def test_arrays_that_outlive_a_run_are_not_counted() -> None:
     def run() -> list[mx.nd.NDArray]:
         arrays_of(3 * MB)
         return arrays_of(4 * MB)
@@ -216,7 +216,7 @@ def test_a_hundredth_and_a_megabyte(own: int, echo_holds: int, more: bool) -> No
     assert grows(own, echo_holds) == more
 
 
-def test_what_the_users_operators_hide_is_added() -> None:
+def test_hidden_bytes_of_the_users_operators_are_added() -> None:
     small, large = (lambda: arrays_of(MB) and None), (lambda: arrays_of(6 * MB) and None)
     assert Pair(small, large, mx.cpu(), hidden=5 * MB).growth() is None
     assert str(Pair(small, large, mx.cpu(), hidden=3 * MB).growth()) == "storage: 4.2 MB became 6.3 MB"
@@ -225,7 +225,7 @@ def test_what_the_users_operators_hide_is_added() -> None:
     assert unknown.told == "storage was not compared"
 
 
-def test_what_other_threads_allocate_is_looked_at_again() -> None:
+def test_growth_by_other_threads_is_counted_again() -> None:
     runs = iter([9 * MB, MB, MB])
     own, noisy = lambda: arrays_of(2 * MB) and None, lambda: arrays_of(next(runs)) and None
     assert Pair(own, noisy, mx.cpu(), hidden=0).growth() is None

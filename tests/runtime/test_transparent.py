@@ -143,7 +143,7 @@ def test_a_budget_out_of_reach_is_come_near_to(caplog: pytest.LogCaptureFixture)
     assert "The smallest plan is used" in caplog.text
 
 
-def test_what_is_wrong_for_mxnet_is_mxnets_error() -> None:
+def test_invalid_shapes_raise_mxnets_error() -> None:
     echo.enable()
     with pytest.raises(RuntimeError, match="simple_bind error"):
         MODEL.symbol.simple_bind(mx.cpu(), source=(3, 4), target=(5, 6))

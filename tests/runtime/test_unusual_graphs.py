@@ -120,7 +120,7 @@ def test_variables_of_the_same_name() -> None:
         assert got.tobytes() == expected.tobytes()
 
 
-def test_groups() -> None:
+def test_group_with_inner_and_repeated_heads_trains_to_stocks_bits() -> None:
     """Heads that are inner maps too, one of them twice, and a variable among them."""
     with mx.name.NameManager():
         data = mx.sym.var("data")

@@ -70,7 +70,7 @@ def test_whoever_is_strict_gets_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [EchoError("first\nlast"), mx.MXNetError("first\nlast"), KeyError("last"), ValueError()]
 )
-def test_what_cannot_be_tried_is_right(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_graph_that_cannot_be_tried_counts_as_right(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> Any:
         raise error
 

@@ -19,6 +19,7 @@ import echo
 from echo.errors import OptionError, VerificationError
 from echo.ir.graph import Graph
 from echo.plans.options import Options, options_from
+from echo.runtime import verify
 from echo.runtime.executor import PlannedExecutor
 from tests.support.planning import plan_other_graphs
 from tests.support.training import arrays, assert_alive, assert_same, random_arrays
@@ -255,7 +256,7 @@ def test_gradients_that_need_not_be_exact_have_a_tolerance(
     assert not list(Path.cwd().glob("echo-verify-*"))
 
 
-def test_what_is_zero_but_for_rounding_is_no_difference(caplog: pytest.LogCaptureFixture) -> None:
+def test_gradient_of_rounding_alone_is_no_difference(caplog: pytest.LogCaptureFixture) -> None:
     """The gradient of a bias in front of BatchNorm, which is 0, and 1e-9 as it is computed."""
     outputs, _ = mx.rnn.LSTMCell(32, prefix="l_").unroll(6, S.var("data"), layout="NTC", merge_outputs=True)
     hidden = S.FullyConnected(S.reshape(outputs, shape=(-1, 32)), num_hidden=16, name="dense")
@@ -272,6 +273,24 @@ def test_what_is_zero_but_for_rounding_is_no_difference(caplog: pytest.LogCaptur
 
 
 # Options ---------------------------------------------------------------------------------------------------------
+
+
+def test_difference_needs_unequal_bits_or_more_than_tolerance() -> None:
+    one = np.float32([1, 2, np.nan, np.inf])
+    close = np.float32([1.00002, 2, np.nan, np.inf])
+    far = np.float32([1.0001, 2, np.nan, np.inf])
+    assert verify._difference("x", one, one.copy(), False, 0.0) is None
+    assert verify._difference("x", one, close, False, 0.0) is not None
+    assert verify._difference("x", one, close, True, 0.0) is None
+    assert verify._difference("x", one, far, True, 0.0) is not None
+    for lost in ([1, 2, 3, np.inf], [1, 2, np.nan, 3], [1, np.nan, np.nan, np.inf]):
+        assert verify._difference("x", one, np.float32(lost), True, 0.0).off == np.inf
+    assert verify._difference("x", np.float32([0.0]), np.float32([-0.0]), False, 0.0) is not None
+    nothing, little = np.zeros(2, "float32"), np.float32([1e-9, 0])
+    assert verify._difference("x", nothing, little, True, 0.0) is not None
+    assert verify._difference("x", nothing, little, True, 1e-4) is None
+    assert verify._difference("x", nothing, little, False, 1e-4) is not None
+    assert "became" in str(verify._difference("x", one, one.astype("float64"), True, 0.0))
 
 
 def test_the_option() -> None:

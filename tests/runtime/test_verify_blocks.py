@@ -17,7 +17,6 @@ from mxnet.gluon import nn
 import echo
 from echo.errors import VerificationError
 from echo.ir.graph import Graph
-from echo.runtime import verify
 from tests.support.planning import plan_other_graphs
 from tests.support.training import assert_alive, assert_same
 from tests.support.wrong_plans import FLAGS, OPTIONS, folders, inputs, made, warnings_of
@@ -42,24 +41,6 @@ def wrong_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Executors -------------------------------------------------------------------------------------------------------
-
-
-def test_what_counts_as_a_difference() -> None:
-    one = np.float32([1, 2, np.nan, np.inf])
-    close = np.float32([1.00002, 2, np.nan, np.inf])
-    far = np.float32([1.0001, 2, np.nan, np.inf])
-    assert verify._difference("x", one, one.copy(), False, 0.0) is None
-    assert verify._difference("x", one, close, False, 0.0) is not None
-    assert verify._difference("x", one, close, True, 0.0) is None
-    assert verify._difference("x", one, far, True, 0.0) is not None
-    for lost in ([1, 2, 3, np.inf], [1, 2, np.nan, 3], [1, np.nan, np.nan, np.inf]):
-        assert verify._difference("x", one, np.float32(lost), True, 0.0).off == np.inf
-    assert verify._difference("x", np.float32([0.0]), np.float32([-0.0]), False, 0.0) is not None
-    nothing, little = np.zeros(2, "float32"), np.float32([1e-9, 0])
-    assert verify._difference("x", nothing, little, True, 0.0) is not None
-    assert verify._difference("x", nothing, little, True, 1e-4) is None
-    assert verify._difference("x", nothing, little, False, 1e-4) is not None
-    assert "became" in str(verify._difference("x", one, one.astype("float64"), True, 0.0))
 
 
 def buckets() -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_no_difference_is_found_again(runner: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "no difference\n"
 
 
-def test_what_is_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_a_report_has_all_to_reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_FUSE", "0")
     own, other = np.zeros(2), np.ones(2)
     folder = write(case(WRONG, flags=[("static_alloc", True)], options="Options()"), [Difference("x", 0.5, own, other)])

@@ -69,7 +69,7 @@ def answer(path: Path) -> str:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"\x7fELF\x01\x01" + bytes(200), b"import mxnet\n" * 20])
-def test_what_is_no_library(tmp_path: Path, content: bytes) -> None:
+def test_file_without_library_raises_value_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "some.so"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"expected a shared library.*some\.so"):

@@ -103,7 +103,7 @@ def test_a_text_is_new_once() -> None:
     assert Once().first("a"), "each of them remembers for itself"
 
 
-def test_what_is_forgotten_is_new() -> None:
+def test_forgotten_message_is_first_again() -> None:
     once = Once()
     once.first("a")
     once.forget()

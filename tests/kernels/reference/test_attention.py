@@ -18,7 +18,7 @@ MASK = GENERATOR.normal(size=(1, 1, TQ, TK))
 
 @pytest.mark.parametrize("mask", [None, MASK])
 @pytest.mark.parametrize("lengths", [None, np.array([4, 2])])
-def test_attention(lengths: Any, mask: Any) -> None:
+def test_attention_equals_a_loop_over_keys(lengths: Any, mask: Any) -> None:
     out, lse = attention(Q, K, VALUES, lengths, mask, scale=0.3)
     for n, t in np.ndindex(N, TQ):
         keys = range(TK if lengths is None else int(lengths[n]))

@@ -248,7 +248,7 @@ def test_gradients_of_operators_that_cannot_add_are_copied(copies: bool) -> None
     assert texts == {"all" if copies else "sums"}
 
 
-def test_what_the_user_names_stays() -> None:
+def test_node_that_the_user_names_is_not_fused() -> None:
     graph, _ = fused_example("gru cells")
     found, _ = find(graph)
     named = min(found[0].replaced)

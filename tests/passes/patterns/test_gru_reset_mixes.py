@@ -53,7 +53,7 @@ def test_it_is_read(form: Form) -> None:
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_what_is_none(name: str) -> None:
+def test_lookalike_of_a_mix_is_not_found(name: str) -> None:
     assert not found(NONE[name])
 
 

@@ -71,7 +71,7 @@ def test_another_type_is_left() -> None:
     assert found == {fusions[2].anchor: "expected float16[4,16], the fused operator gives float32[4,16]"}
 
 
-def test_what_mxnet_refuses_is_left() -> None:
+def test_fusion_that_mxnet_refuses_is_a_misfit() -> None:
     session, fusions = contexts()
     (node,) = fusions[3].nodes
     swapped = replace(fusions[3], nodes=(node._with(inputs=node.inputs[::-1]),))

@@ -118,7 +118,7 @@ def test_no_schedule_of_a_real_graph_needs_less(name: str) -> None:
     assert 0.5 * least < least_bytes(problem) <= least
 
 
-def test_what_stays_is_told_apart_from_what_may_go() -> None:
+def test_least_bytes_count_what_is_no_candidate() -> None:
     length = 200
     training, seconds = chain(length)
     problem = problem_of_graph(training, seconds)

@@ -48,7 +48,7 @@ def test_it_is_never_worse_than_its_start() -> None:
     assert problem.rank(problem.value(found)) <= problem.rank(problem.value(start))
 
 
-def test_what_it_leaves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problem_it_cannot_solve_gives_no_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     once = problem_of_graph(*chain(10), once=True)
     assert not can_fit(once)
     assert RuinRecreate().choose(once) == {}
@@ -72,7 +72,7 @@ def all_dropped(seed: int) -> tuple[DataGraph, Splits]:
 
 
 @MEASURES
-def test_what_is_kept_fits_and_saves_time(measure: int) -> None:
+def test_kept_splits_fit_the_budget_and_save_time(measure: int) -> None:
     """Of splits that are there some stay, within any budget that they fit; the value is that of what is left."""
     kept = 0
     for seed in range(120):
