@@ -19,5 +19,5 @@ def test_together_they_are_all(step: int) -> None:
     assert share(ITEMS, step + 1, step) == parts[1]
 
 
-def test_of_few_cases_none_is_left_out() -> None:
+def test_share_leaves_out_none_of_few_cases() -> None:
     assert [name for name in share(ITEMS, 1, 3) if name.startswith("few")] == ["few0", "few1"]

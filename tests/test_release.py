@@ -26,7 +26,7 @@ def built(folder: Path, inside: Iterable[str], packed: Iterable[str], platform: 
     return wheel, sources
 
 
-def test_nothing_is_wrong_with_a_whole_release(tmp_path: Path) -> None:
+def test_whole_release_has_no_faults(tmp_path: Path) -> None:
     assert faults(*built(tmp_path, NEEDED, SOURCES), PLATFORM) == []
 
 

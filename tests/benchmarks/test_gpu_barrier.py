@@ -85,7 +85,7 @@ def test_uncompilable_code_returns_nvrtcs_error(tmp_path: Path) -> None:
     assert "error" in compile_apart(tmp_path / "wrong.cu")
 
 
-def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvrtc_raises_cuda_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> ctypes.CDLL:
         raise OSError(name)
 

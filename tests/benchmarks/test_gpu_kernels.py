@@ -29,7 +29,7 @@ def test_tensors_and_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_there_is_a_case_of_it_in_each_type(name: str) -> None:
+def test_every_kernel_has_a_case_in_each_type(name: str) -> None:
     case = next(case for case in cases_of(1) if case.kernel == name and min(case.dims.values()))
     inputs = draw(case, "float16", np.random.default_rng(0))
     for tensor, array in zip(KERNELS[name].inputs, inputs):

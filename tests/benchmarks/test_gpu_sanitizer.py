@@ -62,7 +62,7 @@ def test_a_tool_that_takes_too_long_is_skipped(sanitizer: Path, monkeypatch: pyt
     assert row["skipped"] == "not done after 60 s"
 
 
-def test_where_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sanitizer_is_skipped_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (row,) = sanitizer_rows(Path("some.so"), Clock(60), OK)
     assert "not on the path" in row["skipped"]

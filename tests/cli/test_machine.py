@@ -41,7 +41,7 @@ def test_numpy_2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'numpy<2'" in fact.remark
 
 
-def test_without_the_start_up_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_start_up_file_switches_echo_1_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(machine.sys.modules, "_echo_startup", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     fact = by_name(machine.python())["ECHO=1"]

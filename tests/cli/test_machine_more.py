@@ -57,7 +57,7 @@ PTX = Path(__file__).resolve().parents[2] / "echo" / "kernels" / "cuda"
         ("mxnet", (8, 0), None),
     ],
 )
-def test_which_devices_a_wheel_has_code_for(wheel: str, capability: tuple[int, int], runs: bool | None) -> None:
+def test_wheel_has_code_for_its_devices_alone(wheel: str, capability: tuple[int, int], runs: bool | None) -> None:
     assert machine.has_code(wheel, capability) is runs
 
 
@@ -112,12 +112,12 @@ def test_kernels_that_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["gpu(1) runs echo's kernels"].remark == "they need compute capability 5.0"
 
 
-def test_where_mxnet_could_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_mxnet_leaves_out_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = facts(monkeypatch, Driver((12, 4), "", (device(8, 0),)), None)
     assert "gpu(0) runs echo's kernels" not in found
 
 
-def test_without_a_driver_or_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_or_device_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts(monkeypatch, Driver((12, 4), "", ()), [])["devices"].value == 0
 
     def absent() -> Driver:
@@ -154,7 +154,7 @@ def test_mxnet_as_it_should_be() -> None:
     assert {fact["state"] for fact in facts.values()} == {FINE}
 
 
-def test_without_mxnet() -> None:
+def test_missing_mxnet_stops_and_names_the_extra() -> None:
     _, is_examined, facts = ask("sys.modules['mxnet'] = None")
     assert not is_examined
     assert facts["import"]["state"] == STOPS

@@ -24,7 +24,7 @@ def record(folder: Path, *words: str, program: str = MODULE) -> subprocess.Compl
                           cwd=folder, capture_output=True, text=True, check=False, env={**os.environ})  # fmt: skip
 
 
-def test_without_echo_and_with_it(tmp_path: Path) -> None:
+def test_comparison_records_runs_without_and_with_echo(tmp_path: Path) -> None:
     done = record(tmp_path, "--compare", "off,on", "--picture", "both.svg")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("trained\n") == 2

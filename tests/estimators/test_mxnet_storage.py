@@ -217,7 +217,9 @@ def test_a_chunk_grows_to_the_largest_map_in_it() -> None:
     ("pair", "elements", "shared"),
     [((0, 0, False), 10, True), ((0, 0, False), 20, False), ((0, 0, True), 10, True)],
 )
-def test_in_place_where_the_sizes_are_equal(pair: tuple[int, int, bool], elements: int, shared: bool) -> None:
+def test_operator_works_in_place_only_with_equal_sizes(
+    pair: tuple[int, int, bool], elements: int, shared: bool
+) -> None:
     found = plan_storage(chain(10, elements, inplace=(pair,)))
     assert (found.chunk[2] == found.chunk[1]) == shared
     assert found.inplace[2] == (0 if shared else -1)

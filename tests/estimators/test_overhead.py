@@ -168,7 +168,7 @@ def test_the_step_is_the_sum_of_all_nodes(table: CostTable) -> None:
     assert result.step_seconds == pytest.approx(sum(result.seconds))
 
 
-def test_of_two_measurements_the_latest_counts(table: CostTable) -> None:
+def test_later_of_two_measurements_counts(table: CostTable) -> None:
     """It knows of the one before: the process that measures remembers the shortest runs."""
     times = {"FullyConnected": [1.04e-3, 1e-3], "Activation": [1e-5, 1.04e-5]}
 
@@ -192,7 +192,7 @@ def test_a_full_table_needs_no_measurement(table: CostTable, tmp_path: Path) -> 
     assert measure.asked == []
 
 
-def test_without_measurements_the_roofline_holds(table: CostTable) -> None:
+def test_unmeasured_graph_takes_the_rooflines_seconds(table: CostTable) -> None:
     training = chain()
     result = estimate(training, table, None, 10)
     assert (result.measured, result.estimated) == (0, 5)

@@ -48,7 +48,7 @@ def test_weight_gradients_that_onednn_adds_up_cost_a_sum(table: CostTable) -> No
 
 
 @pytest.mark.usefixtures("parts")
-def test_of_sums_of_gradients_about_as_large_one_is_measured(table: CostTable) -> None:
+def test_similar_sums_of_gradients_are_measured_once(table: CostTable) -> None:
     build = Build()
     for rows in (256, 1024):
         data, weight, so_far = build.variable(64, 256), build.variable(rows, 256), build.variable(rows, 256)

@@ -97,7 +97,7 @@ def test_another_library_in_its_place(folder: Path) -> None:
     check_unfused(f"MXNet does not load {folder / LIBRARY.name}: ")
 
 
-def test_it_comes_back_with_the_library(folder: Path) -> None:
+def test_fusion_comes_back_with_the_library(folder: Path) -> None:
     check_unfused("is not installed")
     kernels.__path__[:] = [str(LIBRARY.parent)]
     library.kernels_library.cache_clear()
@@ -188,7 +188,7 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fuse", "loaded"), [("0", False), ("1", True)])
-def test_it_is_loaded_where_something_may_be_fused_alone(tmp_path: Path, fuse: str, loaded: bool) -> None:
+def test_kernels_are_loaded_only_if_fusion_is_on(tmp_path: Path, fuse: str, loaded: bool) -> None:
     code = """
         import json
         from pathlib import Path

@@ -50,7 +50,7 @@ def test_a_child_has_all_variables_as_they_were(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("before", [None, "4"])
-def test_it_is_put_back(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_match_range_is_put_back_after_errors(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MATCH_RANGE_VARIABLE, "1")
     if before is None:
         monkeypatch.delenv(MATCH_RANGE_VARIABLE)
@@ -105,7 +105,7 @@ def test_a_child_of_another_thread_has_the_users_own(monkeypatch: pytest.MonkeyP
         assert default_match_range() == 3
 
 
-def test_nothing_is_fused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_fuses_no_pointwise_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FUSION_VARIABLE, "1")
     assert not fuses(mx.cpu())
 

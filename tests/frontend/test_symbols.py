@@ -29,7 +29,7 @@ from echo.frontend.symbols import (
 from echo.ir.graph import VARIABLE, Entry, Node
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_saved_symbol_loads_unchanged(tmp_path: Path) -> None:
     symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc", attr={"__text__": "a\tb"})
     symbol.save(str(tmp_path / "symbol.json"))
     found = load_symbol(tmp_path / "symbol.json")

@@ -39,7 +39,7 @@ def test_value_that_is_no_symbol_raises_option_error(value: Any) -> None:
 # Nothing to train ------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_trained() -> None:
+def test_symbol_without_gradients_raises_unsupported_error() -> None:
     with pytest.raises(UnsupportedError, match="no argument needs a gradient"):
         echo.plan(network(), grad_req="null", **SHAPES)
     everything = dict(zip(network().list_arguments(), network().infer_shape(**SHAPES)[0]))

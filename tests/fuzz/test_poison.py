@@ -239,7 +239,7 @@ def test_monitors_of_the_users_come_first() -> None:
     assert_same(got, train(bind(symbol, values), 1))
 
 
-def test_nothing_is_overwritten_outside() -> None:
+def test_poison_outside_its_block_overwrites_nothing() -> None:
     symbol = chain()
     values = random_arrays(symbol, {"data": (4, 6)})
     with poisoned():

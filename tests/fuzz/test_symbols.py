@@ -31,7 +31,7 @@ def hook() -> None:
 
 
 @BOTH
-def test_same_seed_same_program(kind: ModuleType) -> None:
+def test_equal_seeds_draw_equal_programs(kind: ModuleType) -> None:
     drawn = [kind.draw(seed) for seed in (1, 2, 1)]
     assert drawn[0] == drawn[2] != drawn[1]
     assert Program.from_json(drawn[1].to_json()) == drawn[1]
@@ -39,7 +39,7 @@ def test_same_seed_same_program(kind: ModuleType) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["symbols", "blocks"])
-def test_nothing_differs(kind: str) -> None:
+def test_first_twelve_programs_train_without_differences(kind: str) -> None:
     """In processes of their own: MXNet itself leaves some programs with memory in disorder."""
     seen: dict[int, str] = {}
     run_batches(kind, 0, 12, math.inf, lambda _, seed, outcome: seen.update({seed: outcome["kind"]}))

@@ -154,17 +154,17 @@ OTHERS: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_nothing_is_chosen_for_others(name: str) -> None:
+def test_unsuitable_operator_has_no_rule_chosen(name: str) -> None:
     assert under(found := case(OTHERS[name])) not in implementations(found.training, exact=True, onednn=True)
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid", "softrelu", "elu", "gelu", "leaky"])
-def test_nothing_is_chosen_where_onednn_is_not_asked(name: str) -> None:
+def test_operator_without_onednn_has_no_rule_chosen(name: str) -> None:
     for dtype, onednn in (("float64", True), ("float16", True), ("float32", False)):
         assert implementations(case(CASES[name], dtype).training, exact=True, onednn=onednn) == {}
 
 
-def test_there_it_would_change_gradients() -> None:
+def test_rule_for_unsuitable_operator_would_change_gradients() -> None:
     assert wrongly("tanh", "float64")
     assert wrongly("tanh of 6 axes")
     assert not wrongly("tanh")

@@ -212,7 +212,7 @@ def test_node_row_ptr_counts_outputs() -> None:
 # Changing a graph gives another one --------------------------------------------------------------------------
 
 
-def test_with_attrs_adds_and_keeps() -> None:
+def test_with_attrs_adds_attributes_to_a_copy() -> None:
     graph = graph_of(batch_norm())
     conv = next(number for number, node in enumerate(graph.nodes) if node.op == "Convolution")
     changed = graph.with_attrs({conv: {"mark": "1"}})

@@ -48,7 +48,7 @@ def test_table_holds_heavy_operators() -> None:
     assert set(HEAVY_BUILDS) <= heavy <= ops_with(lambda spec: spec.recomputable)
 
 
-def test_of_an_operator_that_nobody_knows_nothing_is_said() -> None:
+def test_unknown_operator_has_an_empty_row() -> None:
     assert spec("MyOwn") == OpSpec()
     assert not any((OpSpec().recomputable, OpSpec().reads_plainly, OpSpec().measurable))
 
@@ -84,7 +84,7 @@ def _drawn() -> list[mx.sym.Symbol]:
     return [symbol.as_nd_ndarray() if hasattr(symbol, "as_nd_ndarray") else symbol for symbol in made]
 
 
-def test_whatever_mxnet_draws_with_is_known() -> None:
+def test_every_operator_that_draws_is_known() -> None:
     for symbol in _drawn():
         graph = graph_of(symbol)
         assert any(may_draw(node.op, node.attrs) for node in graph.nodes if not node.is_variable), graph
@@ -103,7 +103,7 @@ def test_each_heavy_fused_operator_has_a_formula_of_its_own() -> None:
         assert row.flops is not op_spec.product, kernel
 
 
-def test_there_is_no_other_table_of_operators() -> None:
+def test_operators_are_listed_in_no_other_table() -> None:
     """No set, list or mapping of operators stands in another file, but for patterns and rules of gradients.
 
     Charts of reports have words such as "sort" and "round", which are operators of MXNet's, too.

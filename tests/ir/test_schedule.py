@@ -25,7 +25,7 @@ def order(splits: dict[int, tuple[int, ...]], **more: object) -> list[int]:
     return [step.node for step in steps_of(TRAINING, splits, **more)]  # type: ignore[arg-type]
 
 
-def test_nothing_runs_again_without_splits() -> None:
+def test_schedule_without_splits_runs_each_node_once() -> None:
     assert order({}) == ORDER
     assert all(step.node == step.slot for step in steps_of(TRAINING, {}))
 

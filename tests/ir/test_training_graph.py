@@ -303,6 +303,6 @@ def test_adding_up_gradients_plans_as_writing_them() -> None:
     assert [node.op for node in write.nodes] == [node.op for node in add.nodes]
 
 
-def test_nothing_to_train_is_refused() -> None:
+def test_untrained_graph_raises_unsupported_error() -> None:
     with pytest.raises(UnsupportedError, match="no argument needs a gradient"):
         case_of(perceptron(), SHAPES, grad_req="null")

@@ -150,7 +150,7 @@ def test_threads_change_nothing(level: str, library: Path, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_nothing_beyond_the_operands_is_read(
+def test_product_reads_nothing_beyond_its_operands(
     level: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operands that end where a page begins that nobody may read: reading it would end the process."""

@@ -21,7 +21,7 @@ OPERATORS = sorted(set(SPECS) - {"dropout"})
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("absent", [False, True])
 @pytest.mark.parametrize("kernel", OPERATORS)
-def test_it_is_what_the_calls_ask_for(kernel: str, absent: bool, dtype: str, backend: str) -> None:
+def test_operator_workspace_is_that_of_its_calls(kernel: str, absent: bool, dtype: str, backend: str) -> None:
     sizes = {name: size for name, size in SIZES.items() if name != "n" or kernel not in ("attention", "draw_mask")}
     case = draw(kernel, sizes, dtype, absent=absent)
     outputs = case.empty(case.spec.outputs, case.spec.outputs)

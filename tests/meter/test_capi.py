@@ -158,7 +158,7 @@ with fresh_from(1 << 20):
     assert again >= 0.9 * size, "what was kept meanwhile is in the heap of another thread"
 
 
-def test_where_there_is_no_glibc_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_memory_without_glibc_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capi.ctypes, "CDLL", lambda _: object())
     with fresh_from(1 << 20):
         pass

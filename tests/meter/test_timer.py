@@ -145,7 +145,7 @@ def test_copies_stand_out_and_stay_within_memory(machine: Machine) -> None:
     assert machine.ran[-1] == 2
 
 
-def test_on_a_gpu_copies_may_take_more_memory_than_its_caches(machine: Machine) -> None:
+def test_copies_on_a_gpu_exceed_its_caches(machine: Machine) -> None:
     machine.device = (2, 0)
     clock = Clock(machine)  # type: ignore[arg-type]
     clock.seconds(microbenchmark("fast", bytes=6 << 20), Sample(CALL))
@@ -153,7 +153,7 @@ def test_on_a_gpu_copies_may_take_more_memory_than_its_caches(machine: Machine) 
 
 
 @pytest.mark.parametrize(("seconds", "heavy", "times"), [(0.03, False, 10.0), (0.03, True, 0.0), (0.008, False, 0.0)])
-def test_too_long_run_is_timed_less_often(seconds: float, heavy: bool, times: float, machine: Machine) -> None:
+def test_long_run_says_how_many_times_too_long(seconds: float, heavy: bool, times: float, machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     assert clock.too_long(microbenchmark(heavy=heavy), seconds) == pytest.approx(times)
 

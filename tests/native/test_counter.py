@@ -138,7 +138,7 @@ def test_a_process_without_it_does_not_count() -> None:
             ask()
 
 
-def test_without_the_library_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_counter_raises_native_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "__path__", [str(tmp_path)])
     with pytest.raises(NativeError, match=r"libecho_counter\.so was not built"):
         counter.preloaded()

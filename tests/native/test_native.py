@@ -30,7 +30,7 @@ def _hook() -> Iterator[None]:
 # On and off ---------------------------------------------------------------------------------------------------
 
 
-def test_on_off_and_on_again() -> None:
+def test_hook_switched_off_and_on_clones_again() -> None:
     planned = marked(network(), tanh="0")
     for _ in range(3):
         assert native.installed()
@@ -66,7 +66,7 @@ def test_executors_outlive_the_hook() -> None:
     assert np.isfinite(executor.grad_dict["fc1_weight"].asnumpy()).all()
 
 
-def test_without_the_hook_nothing_is_captured() -> None:
+def test_capture_without_the_hook_has_no_graph() -> None:
     native.uninstall()
     with native.capture() as caught:
         bind(network())
@@ -115,7 +115,7 @@ def test_the_last_of_several_binds_is_kept() -> None:
     assert caught.graph["nodes"][1]["shapes"] == [[32, 6]]
 
 
-def test_behind_an_error_nothing_is_read() -> None:
+def test_interrupted_capture_reads_nothing() -> None:
     read: list[Any] = []
 
     def interrupted() -> None:
@@ -171,7 +171,7 @@ def test_errors_are_echos_own() -> None:
     assert issubclass(NativeError, EchoError)
 
 
-def test_without_the_hook_pointwise_operators_are_not_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfused_without_the_hook_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_installed", None)
     assert not native.keeps_unfused()
     with native.unfused():

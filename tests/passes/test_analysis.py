@@ -55,13 +55,13 @@ def test_gradients_read_less_on_a_cpu(case: Case) -> None:
     assert found.outputs == case.training.outputs
 
 
-def test_on_a_gpu_those_of_activations_are_mxnets(case: Case) -> None:
+def test_gradients_of_activations_on_a_gpu_are_mxnets(case: Case) -> None:
     found, frontend = run(case, device="gpu", onednn=False)
     assert not frontend.asked
     assert found == with_kept(as_stock(case.training, "gpu"), "gpu")
 
 
-def test_on_a_gpu_convolutions_that_share_a_map_have_their_gradients_in_two_nodes() -> None:
+def test_convolutions_on_a_gpu_with_cudnn_have_split_gradients() -> None:
     branches = model_case("inception_v3")
     for cudnn in (True, False):
         _, frontend = run(branches, device="gpu", onednn=False, cudnn=cudnn)
@@ -69,13 +69,13 @@ def test_on_a_gpu_convolutions_that_share_a_map_have_their_gradients_in_two_node
         assert ("Convolution" in chosen) == cudnn
 
 
-def test_without_the_hook_the_graph_is_what_the_frontend_says(case: Case) -> None:
+def test_graph_without_the_hook_is_the_frontends(case: Case) -> None:
     found, frontend = run(case, hook=False)
     assert found is case.training
     assert not frontend.asked
 
 
-def test_without_gains_nobody_is_asked() -> None:
+def test_rules_without_gain_are_not_asked_for() -> None:
     _, frontend = run(special_case("two outputs"), onednn=False)
     assert all(frontend.asked), "never with nothing"
 
@@ -144,7 +144,7 @@ def test_outputs_of_candidates() -> None:
         assert {entry.node for entry in entries} == {number}
 
 
-def test_without_the_hook_a_node_goes_as_a_whole() -> None:
+def test_candidates_without_the_hook_are_whole_nodes() -> None:
     case = network()
     candidates = found(case, hook=False)
     assert "enc_drop" not in names(case, candidates.light)

@@ -120,7 +120,7 @@ def test_values_are_handed_on_by_type() -> None:
     assert run([LENGTH, HALF], ["hello"], silent) == {str: "hello", int: 5, float: 2.5}
 
 
-def test_nothing_to_run_gives_what_was_given() -> None:
+def test_empty_pipeline_gives_the_given_values() -> None:
     assert run([], ["a", 1], silent) == {str: "a", int: 1}
 
 

@@ -157,7 +157,7 @@ def test_dependent_products_stay_and_the_plan_says_why(measured: Callable[..., l
 
 
 @pytest.mark.parametrize("hoist", [4.9, 5.0, 7.0])
-def test_nothing_is_hoisted_for_less_than_three_percent(hoist: float, measured: Callable[..., list[str]]) -> None:
+def test_layout_that_gains_under_three_percent_is_not_hoisted(hoist: float, measured: Callable[..., list[str]]) -> None:
     measured(hoist=hoist)
     example = EXAMPLES["rnn cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
@@ -165,7 +165,7 @@ def test_nothing_is_hoisted_for_less_than_three_percent(hoist: float, measured: 
     assert any("nothing is faster than products one by one" in missed.reason for missed in plan.missed)
 
 
-def test_nothing_is_hoisted_where_more_would_be_needed_than_without_echo(
+def test_layout_that_needs_more_than_stock_is_not_hoisted(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget above what the user's own graph needs is no reason to need more than it."""
@@ -209,7 +209,7 @@ def test_fuse_false_measures_nothing(measured: Callable[..., list[str]]) -> None
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_without_a_budget_memory_decides(
+def test_layout_without_budget_is_taken_by_its_memory(
     name: str, measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     measured(hoist=0.5)

@@ -55,7 +55,7 @@ def test_nodes_that_do_not_run_twice_are_left_alone() -> None:
     assert marks(rewritten(case, [Entry(parts, 0), Entry(gates)], nodes=[parts]).graph) == {"parts": "0"}
 
 
-def test_without_the_hook_mxnets_own_attribute_is_set() -> None:
+def test_rewrite_without_the_hook_sets_mxnets_attribute() -> None:
     case = special_case("slices")
     graph = rewritten(case, [Entry(number_of(case, "parts"), 0)], hook=False).graph
     assert marks(graph) == {}
@@ -71,7 +71,7 @@ def test_nodes_that_mxnet_added_cannot_be_marked() -> None:
     assert rewritten(foreign, [Entry(parts, 0)]).graph == case.graph
 
 
-def test_nothing_chosen_nothing_changed() -> None:
+def test_rewrite_without_entries_changes_nothing() -> None:
     case = special_case("dropout")
     assert rewritten(case, []) == Rewritten(case.graph, None)
 
@@ -141,7 +141,7 @@ def confirmed(case: Case, planned: int, match_range: int | None = None, **option
     return found
 
 
-def test_less_memory_is_accepted() -> None:
+def test_plan_with_less_memory_is_accepted() -> None:
     case = model_case("nmt")
     assert confirmed(case, case.training.planned_bytes - 1) == Confirmed(case.training.planned_bytes - 1, True)
     assert confirmed(case, 5, match_range=2).accepted

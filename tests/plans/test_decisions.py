@@ -146,7 +146,7 @@ def test_a_range_alone_is_written_into_every_operator(graph: Graph) -> None:
     assert (range_text(ASSIGNED, False), range_text(4, True)) == ("-1", "4")
 
 
-def test_without_the_hook_mxnet_mirrors(graph: Graph) -> None:
+def test_mark_without_the_hook_sets_mirroring(graph: Graph) -> None:
     found = mark(graph, {1: [0]}, hook=False, match_range=2)
     assert attrs(found, MIRROR_ATTRIBUTE) == [None, "True", None, None]
     assert found.without_attrs(MIRROR_ATTRIBUTE) == graph

@@ -125,7 +125,7 @@ OTHERS: dict[str, tuple[Callable[[], PlanKey], str]] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_whatever_else_differs_is_named(what: str) -> None:
+def test_first_difference_of_subjects_is_named(what: str) -> None:
     own = subject_of(network())
     other, text = OTHERS[what][0](), OTHERS[what][1]
     assert other != own

@@ -113,7 +113,7 @@ def test_remarks_say_first_why_nothing_changes_and_what_failed() -> None:
     assert found.general_remarks == found.remarks[:-1]
 
 
-def test_nothing_is_divided_by_zero() -> None:
+def test_plan_of_nothing_prints() -> None:
     nothing = Memory(0, 0, {}, {}, {})
     found = plan(before=nothing, after=nothing, step_seconds=0.0, overhead_seconds=0.0, decisions=())
     assert found.overhead == 0
@@ -121,7 +121,7 @@ def test_nothing_is_divided_by_zero() -> None:
     assert str(found)
 
 
-def test_more_memory_than_before_says_so() -> None:
+def test_plan_with_more_memory_says_so() -> None:
     before = plan().before
     found = plan(after=replace(before, planned=330 * 10**6))
     assert "(+10 %)" in found.summary()

@@ -165,7 +165,7 @@ def test_real_graphs(policy: Policy, name: str) -> None:
 
 
 @EVERY
-def test_nothing_may_be_chosen(policy: Policy) -> None:
+def test_policy_without_candidates_gives_no_splits(policy: Policy) -> None:
     problem = small_problem(1)
     problem = replace(problem, candidates={}, segments=partition(problem.training, {}), max_bytes=1)
     assert policy.choose(problem) == {}
@@ -249,7 +249,7 @@ def test_exact_is_brute_force_on_many_graphs(first: int) -> None:
         assert_optimal(seed)
 
 
-def test_there_is_something_to_find() -> None:
+def test_small_problems_have_memory_to_save() -> None:
     """In most graphs memory can be saved, and a node that runs twice saves more in some."""
     smaller = 0
     for seed in range(20):

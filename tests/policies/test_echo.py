@@ -180,7 +180,7 @@ def test_forced_entries_are_chosen_even_beyond_the_bound(policy: Echo | Search) 
 
 
 @BOTH
-def test_nothing_to_choose_from(policy: Echo | Search) -> None:
+def test_policy_without_candidates_gives_no_splits(policy: Echo | Search) -> None:
     problem = problem_of(any_case("dropout").training, effort=10_000)
     problem = replace(problem, candidates={}, segments=partition(problem.training, {}))
     assert not policy.choose(problem)

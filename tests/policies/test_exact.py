@@ -47,7 +47,7 @@ def test_large_graphs_are_refused() -> None:
         Exact().choose(problem)
 
 
-def test_without_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_solver_raises_option_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     with pytest.raises(OptionError, match=r"policy 'exact' needs highspy: pip install mxnet-echo\[exact\]"):
         Exact().choose(problem_of_graph(*chain(3)))
@@ -110,7 +110,7 @@ def test_programs_of_the_user_with_several_threads() -> None:
     assert answers == ["kOptimal 9", 0.0] * 2
 
 
-def test_without_time_there_is_still_a_schedule() -> None:
+def test_solver_without_time_still_gives_a_schedule() -> None:
     budget = ilp_plans("unet_b11")[5]["peak_bytes"]
     problem = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=budget)
     solved = Exact(time_limit=0.0).solve(problem)

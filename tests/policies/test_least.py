@@ -110,19 +110,19 @@ def check(seed: int) -> None:
 
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("seed", [2, 4, 7])
-def test_least_is_true(seed: int) -> None:
+def test_least_bytes_can_be_reached(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("seed", [0, 1, 3])
-def test_least_is_true_of_more_graphs(seed: int) -> None:
+def test_least_bytes_of_more_graphs_can_be_reached(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_least_of_a_data_graph_is_true(seed: int) -> None:
+def test_least_bytes_of_a_data_graph_can_be_reached(seed: int) -> None:
     graph = random_graph(seed, 6 + seed)
     stock = graph.training.planned_bytes
     budgets = [int(part * stock) for part in PARTS]

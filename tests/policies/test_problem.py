@@ -172,7 +172,7 @@ def test_limits_come_first(
     assert made.keeps(value) == keeps
 
 
-def test_who_may_split() -> None:
+def test_dynamic_problem_may_split() -> None:
     assert problem().may_split
     assert not problem(once=True).may_split
     assert not problem(training=replace(chain(4).training, runner=STATIC)).may_split
@@ -220,7 +220,7 @@ def hurried(looks: int) -> Deadline:
     return Hurried(1.0, 1.0, 1.0)
 
 
-def test_without_a_deadline_the_choice_is_the_policys() -> None:
+def test_choice_without_deadline_is_the_policys() -> None:
     assert run_with_deadline(Tries([MANY, FEW]), PROBLEM) == (PROBLEM.splits(FEW), True)
 
 

@@ -40,7 +40,7 @@ def test_rounding_is_none_with_fused_operators() -> None:
     assert _row(cold=_with(gradient_w=np.array([1.0, 2.0 + 1e-6])))["faults"] == []
 
 
-def test_more_than_rounding_is_a_fault_with_fused_operators() -> None:
+def test_difference_above_rounding_is_a_fault_with_fused_operators() -> None:
     (fault,) = _row(warm=_with(gradient_w=np.array([1.0, 2.001])))["faults"]
     assert "warm: gradient/w off by 5.0e-04" in fault
 

@@ -69,7 +69,7 @@ def test_counters_of_energy() -> None:
     assert not nvml.open
 
 
-def test_without_counters_power_is_looked_at() -> None:
+def test_gpu_without_energy_counter_sums_its_power() -> None:
     before = threading.active_count()
     gpus = Gpus(Nvml("energy"), BOTH)
     assert threading.active_count() == before + 1
@@ -81,7 +81,7 @@ def test_without_counters_power_is_looked_at() -> None:
     assert threading.active_count() == before
 
 
-def test_without_both_it_is_said_why() -> None:
+def test_gpu_without_energy_and_power_says_why() -> None:
     gpus = Gpus(Nvml("energy", "power"), BOTH)
     assert gpus.joules() is None
     assert gpus.bytes() == 7

@@ -23,7 +23,7 @@ def written(path: Path) -> RowFile:
     return file
 
 
-def test_there_and_back_before_the_file_is_closed(tmp_path: Path) -> None:
+def test_rows_are_read_back_before_the_file_is_closed(tmp_path: Path) -> None:
     file = written(tmp_path / "run.csv")
     assert read_rows(tmp_path / "run.csv") == ROWS
     file.close()
@@ -95,7 +95,7 @@ def test_summary_lacks_what_a_row_lacks() -> None:
     assert found["device"] == 5
 
 
-def test_nothing_but_the_warm_up() -> None:
+def test_summary_of_warm_up_alone_has_no_rates() -> None:
     found = summary([energy(0)])
     assert found["ms_a_step"] is found["samples_a_second"] is found["gpu_joules_a_sample"] is None
     assert (found["steps"], found["steps_left_out"]) == (0, 10)
@@ -141,7 +141,7 @@ def test_rows_of_all_but_the_first_step() -> None:
     assert machine.windows.close() is None
 
 
-def test_with_an_open_window_the_first_step_counts() -> None:
+def test_first_step_of_an_open_window_counts() -> None:
     machine = Machine(every=2, warmup=0)
     machine.windows.open()
     (row,) = machine.steps(2)

@@ -38,7 +38,7 @@ def test_largest_change_comes_first() -> None:
     assert text.index("encoder") < text.index("attention") < text.index("decoder")
 
 
-def test_nothing_changed() -> None:
+def test_difference_of_equal_profiles_is_zero() -> None:
     same = profile(encoder=10)
     found = rows(difference(same, same))
     assert found["all of it"] == ["15.0", "15.0", "0.0"]

@@ -50,7 +50,7 @@ def test_every_decision_stands_at_a_node(fuse: bool) -> None:
     assert ("lstm_layer" in patterns) == fuse
 
 
-def test_nothing_else_changes() -> None:
+def test_annotation_changes_nothing_else() -> None:
     symbol, shapes = lstm()
     value = json.loads(symbol.tojson())
     before = json.dumps(value)

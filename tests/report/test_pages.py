@@ -173,7 +173,7 @@ def _in_browser(text: str, tmp_path: Path, size: str = "1100,900") -> tuple[dict
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 @pytest.mark.parametrize("size", ["1100,900", "390,800"])
-def test_it_lives_in_a_browser(size: str, tmp_path: Path) -> None:
+def test_page_works_in_a_browser(size: str, tmp_path: Path) -> None:
     seen, console = _in_browser(pages.html(made_up(3000), "some model"), tmp_path, size)
     assert (seen["errors"], console) == ([], "")
     assert seen["charts"] == 4
@@ -221,7 +221,7 @@ def test_page_tells_measured_bytes_and_what_more_memory_buys() -> None:
     assert 'id="measured"' not in pages.html(profile)
 
 
-def test_it_needs_nothing_else() -> None:
+def test_page_loads_nothing_from_outside() -> None:
     text = pages.html(made_up(30), "some model")
     outside = re.sub(r"<script>.*?</script>", "", text, count=1, flags=re.DOTALL)  # the bundle names its licenses
     assert not re.search(r"(src|href)\s*=|@import|url\(", outside)
@@ -325,7 +325,7 @@ def test_a_profile_shows_pictures_and_tables() -> None:
     assert "at the peak, by kind (MB)" in (text.text or "")
 
 
-def test_without_the_extra_the_tables_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_without_the_extra_shows_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise UnsupportedError(name)
 

@@ -86,7 +86,7 @@ def test_live_bytes_are_those_of_the_arrays_alive(seed: int) -> None:
     assert usage.live_peak == max(usage.live)
 
 
-def test_by_layer_and_by_what_is_found_in_names() -> None:
+def test_bytes_are_grouped_by_layer_or_pattern() -> None:
     assert USAGE.by_layer() == {
         ("encoder_l0", "feature maps"): 160, ("encoder_l0", "map gradients"): 50, ("data", "inputs"): 40,
     }  # fmt: skip
@@ -136,7 +136,7 @@ def test_damaged_columns_are_refused(column: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_CASES)
-def test_it_is_the_footprint_array_by_array(name: str) -> None:
+def test_usage_equals_the_footprint(name: str) -> None:
     training = any_case(name).training
     known = footprint(training, blocks(training), {})
     made = usage(training, training.planned_bytes, (), {})

@@ -257,7 +257,7 @@ def test_long_arrays_are_judged_by_the_count_alone() -> None:
         backward_checks.refuse_changed(record)
 
 
-def test_nothing_is_watched_where_nothing_is_read_again() -> None:
+def test_executor_that_reads_nothing_again_watches_nothing() -> None:
     executor = bound(True, keep=("ln", "exp0"))
     assert executor._applied.marked
     assert executor._applied.watch is None

@@ -45,7 +45,7 @@ def test_one_plan_for_each_signature_and_none_for_inference() -> None:
     assert [signature[0][0] for signature in op.plans] == [(8, 4), (16, 4)]
 
 
-def test_whoever_gives_up_keeps_the_users_own() -> None:
+def test_given_up_planning_runs_the_users_graph() -> None:
     expected = light().bind(mx.cpu(), [mx.nd.ones((8, 4)), mx.nd.ones((4, 4))]).forward()[0]
     given_up = PlannedCachedOp(light(), [], lambda action, stock: stock())
     assert (called(given_up, 8).asnumpy() == expected.asnumpy()).all()

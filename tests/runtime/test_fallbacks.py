@@ -163,7 +163,7 @@ def test_planning_goes_on_without_fused_operators(
 
 @pytest.mark.parametrize("transparent", [False, True])
 @pytest.mark.parametrize("fault", PLANNING)
-def test_who_is_strict_sees_the_error(fault: str, transparent: bool, monkeypatch: Patch) -> None:
+def test_strict_bind_raises_the_planning_error(fault: str, transparent: bool, monkeypatch: Patch) -> None:
     PLANNING[fault](monkeypatch)
     if transparent:
         echo.enable(max_overhead=None, strict=True)

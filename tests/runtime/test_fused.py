@@ -140,7 +140,7 @@ def test_half_precision() -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm layer", "attention", "softmax output"])
-def test_without_fusion_every_bit_stays(name: str) -> None:
+def test_training_without_fusion_keeps_every_bit(name: str) -> None:
     example = EXAMPLES[name]()
     plain = echo.optimize(example.symbol, fuse=False)
     found, stock = gradients(plain, example), gradients(example.symbol, example)

@@ -34,7 +34,7 @@ def _layers(count: int) -> mx.sym.Symbol:
 
 
 @pytest.mark.slow
-def test_more_layers_take_more() -> None:
+def test_growth_rises_with_the_number_of_layers() -> None:
     few, many = (measured(_layers(count), CALL) for count in (2, 42))
     more = 40 * 256 * 1024 * 4  # activations, in place of the products
     assert 0.9 * more <= many[STORAGE] - few[STORAGE] <= 1.2 * more

@@ -288,7 +288,7 @@ def test_followed_plan_is_searched_once_and_runs_on_one_cached_op(monkeypatch: p
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_without_spare_time_further_shapes_run_as_mxnet_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_shapes_without_spare_time_run_unplanned(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner()
     planner.spare_time = SpareTime(share=0.0)
     monkeypatch.setattr(bind_plan, "PLANNER", planner)

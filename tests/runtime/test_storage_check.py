@@ -174,7 +174,7 @@ def test_nobody_counts_twice_at_once() -> None:
     assert held(lambda: arrays_of(MB) and None, mx.cpu())[0] == MB
 
 
-def test_it_is_what_mxnets_profiler_counts(tmp_path: Path) -> None:
+def test_held_bytes_are_those_of_mxnets_profiler(tmp_path: Path) -> None:
     script = """
 import json, sys
 import mxnet as mx
@@ -195,7 +195,7 @@ mx.profiler.dump()
     assert int(found.stdout) == counter_peak(json.loads(path.read_text())) - waits
 
 
-def test_where_nothing_can_be_counted_the_rest_is_compared(
+def test_verify_without_storage_counter_compares_the_rest(
     wasteful: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "echo")

@@ -89,7 +89,7 @@ def test_optimized_symbols_are_planned_once() -> None:
     assert echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes) == optimized.plans[0]
 
 
-def test_on_and_off_leave_mxnet_as_it_was() -> None:
+def test_enable_and_disable_leave_mxnet_as_it_was() -> None:
     before = Symbol.simple_bind, Symbol.bind
     with echo.enable():
         assert Symbol.simple_bind is not before[0]

@@ -62,7 +62,7 @@ def test_a_difference_is_one_warning_and_a_folder(
     assert len(json.loads((folder / "about.json").read_text())["differences"]) == count
 
 
-def test_whoever_is_strict_gets_an_error(tmp_path: Path) -> None:
+def test_strict_verify_raises_verification_error(tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match=f"output 0 by 5.0e-01 .* in {re.escape(str(tmp_path))}"):
         matches_original(found(1), case, True)
 

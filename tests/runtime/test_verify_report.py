@@ -67,7 +67,7 @@ def test_folder_of_a_report_has_all_to_reproduce(tmp_path: Path, monkeypatch: py
     assert "'ECHO_FUSE': '0'" in script
 
 
-def test_without_a_folder_to_write_to_it_is_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_without_writable_folder_is_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, temporary = tmp_path / "gone", tmp_path / "temporary"
     gone.mkdir()
     temporary.mkdir()

@@ -22,7 +22,7 @@ def library(folder: Path, *flags: str) -> Path:
 
 
 @needs_compiler
-def test_as_readelf_has_it(tmp_path: Path) -> None:
+def test_needed_libraries_are_those_of_readelf(tmp_path: Path) -> None:
     made = library(tmp_path, "-Wl,--no-as-needed", "-ldl", "-lpthread", "-lrt")
     said = subprocess.run(["readelf", "-d", made], capture_output=True, text=True, check=True).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", said)

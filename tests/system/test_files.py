@@ -178,7 +178,7 @@ def test_untrusted_file_is_ignored_in_one_line(written: Path, odd: str, caplog: 
     assert odd in record.getMessage()
 
 
-def test_where_nothing_can_be_kept_one_line_says_so(
+def test_unwritable_cache_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ONCE.forget()
@@ -198,7 +198,9 @@ def test_where_nothing_can_be_kept_one_line_says_so(
     ({"ECHO_CACHE_DIR": "~/plans"}, "{home}/plans"), ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/echo"),
     ({"XDG_CACHE_HOME": "relative"}, "{home}/.cache/echo"), ({}, "{home}/.cache/echo"),
 ], ids=str)  # fmt: skip
-def test_where_caches_live(given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_follows_the_variables(
+    given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("ECHO_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():

@@ -74,7 +74,7 @@ def test_system_without_proc_is_zero(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_it_is_off_inside_and_as_it_was_afterwards(on: bool) -> None:
+def test_garbage_collection_is_off_inside_and_restored_afterwards(on: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if on else gc.disable)()

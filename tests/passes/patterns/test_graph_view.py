@@ -66,7 +66,7 @@ def test_inputs_of_the_first_output_alone() -> None:
     assert view.inputs(Entry(at["norm"], 0), ADD) is None
 
 
-def test_who_reads_from_outside() -> None:
+def test_node_read_from_outside_is_named() -> None:
     x = mx.sym.var("x")
     a = mx.sym.tanh(x, name="a")
     b = mx.sym.exp(a, name="b")

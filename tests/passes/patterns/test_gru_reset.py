@@ -122,7 +122,7 @@ def test_separate_gates_are_concatenated() -> None:
     assert [node.op for node in fusion(gates=apart).nodes] == ["Concat", "_echo_gru_reset", "_echo_gru_mix"]
 
 
-def test_which_state_the_gate_weighs() -> None:
+def test_gate_that_weighs_the_state_keeps_it() -> None:
     keeps = {mix: fusion(mix=mix).nodes[0].attrs["keeps"] for mix in MIXES}
     assert [mix for mix, kept in keeps.items() if kept == "1"] == [
         "a step towards the state", "the state weighed by the gate"

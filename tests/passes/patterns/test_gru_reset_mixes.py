@@ -48,7 +48,7 @@ def found(form: Form) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("form", [*SUMS.values(), *STEPS.values()], ids=[*SUMS, *(f"step: {name}" for name in STEPS)])
-def test_it_is_read(form: Form) -> None:
+def test_mix_in_every_form_is_read(form: Form) -> None:
     assert found(form) == [("z", "a", "b")]
 
 

@@ -79,7 +79,7 @@ def test_fusion_that_mxnet_refuses_is_a_misfit() -> None:
     assert found == {swapped.anchor: "MXNet finds no shapes for the fused operator"}
 
 
-def test_nothing_is_asked_about_nothing() -> None:
+def test_no_fusions_ask_mxnet_nothing() -> None:
     session, _ = contexts()
     asked = Asked(session)
     assert misfits([], session.types(), asked) == {}

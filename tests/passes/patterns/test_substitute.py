@@ -34,7 +34,7 @@ def test_a_cycle_is_refused() -> None:
     assert [node.name for node in made.nodes] == ["x", "a", "b", "new"]
 
 
-def test_nothing_to_put_in_gives_the_graph_in_mxnets_order() -> None:
+def test_substitution_without_fusions_gives_the_graph_back() -> None:
     graph = chain()
     assert applied(graph, [], copies=False) == graph
 

@@ -31,7 +31,7 @@ def test_a_budget_is_kept_in_less_time_than_everything_takes(share: float) -> No
     assert found.seconds < problem.value(problem.splits(problem.candidates)).seconds
 
 
-def test_without_a_budget_the_smallest_within_the_bound_on_time() -> None:
+def test_schedule_without_budget_is_the_smallest_within_its_seconds() -> None:
     graph = unrolled(4)
     free = problem_of_graph(*graph, heavy=False)
     smallest = free.value(RuinRecreate().choose(free))
@@ -41,7 +41,7 @@ def test_without_a_budget_the_smallest_within_the_bound_on_time() -> None:
     assert smallest.bytes <= found.bytes < free.value({}).bytes
 
 
-def test_it_is_never_worse_than_its_start() -> None:
+def test_schedule_is_never_worse_than_its_start() -> None:
     problem = problem_of_graph(*chain(40), simulations=1)
     start = RuinRecreate().choose(problem_of_graph(*chain(40)))
     found = RuinRecreate((start,), share=0.0).choose(problem)
@@ -92,7 +92,7 @@ def test_kept_splits_fit_the_budget_and_save_time(measure: int) -> None:
 
 
 @MEASURES
-def test_with_room_for_everything_little_is_left(measure: int) -> None:
+def test_roomy_budget_keeps_few_splits(measure: int) -> None:
     recomputed = total = 0.0
     for seed in range(120):
         graph, start = all_dropped(seed)
