@@ -47,13 +47,14 @@ GPU_PYTHON ?= python3
 
 # What runs with sanitizers; not the emulated CUDA kernels, whose stacks change under them, nor what optimized code
 # contains, nor kernels that are wrong on purpose, nor how much memory a process has.
-SANITIZED := tests/native tests/estimators/test_storage_planner_planner.py tests/estimators/test_runners.py tests/ir/test_training_node.py \
+SANITIZED := tests/native $(addprefix tests/estimators/test_,storage_planner_planner.py storage_planner_edges.py runners.py) \
+             tests/ir/test_training_node.py \
              $(filter-out $(addprefix tests/kernels/test_,cuda% levels.py mutants.py recipe.py),$(wildcard tests/kernels/test_*.py)) \
              tests/runtime/test_concurrency.py tests/runtime/test_fused.py tests/runtime/test_masks.py \
              --deselect tests/kernels/test_layers.py::test_every_instruction_set \
-             --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing
+             --deselect tests/native/test_native_refusals.py::test_a_refused_plan_leaks_nothing
 RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_concurrency.py \
-             --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing
+             --deselect tests/native/test_native_refusals.py::test_a_refused_plan_leaks_nothing
 
 # A test takes one processor; what a file has bound once is there for all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
@@ -107,11 +108,11 @@ test-gpu-wheels:  ## install under each CUDA wheel of MXNet and each numpy as th
 	@tests/fake_gpu/wheels.sh $(PYTHON) "$(GPU_WHEELS)" "$(GPU_NUMPYS)"
 
 coverage: $(INSTALLED)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
-	@$(BIN)/python -m tests.coverage $(TESTS)
+	@$(BIN)/python -m tests.support.coverage $(TESTS)
 
 coverage-floors: $(INSTALLED)  ## the same of planning and of the native libraries alone, with a least share for each room (2 minutes)
 	@echo "== coverage of planning and of the native libraries"
-	@$(BIN)/python -m tests.coverage --floors
+	@$(BIN)/python -m tests.support.coverage --floors
 
 check: lint test  ## make lint, then make test
 
@@ -167,7 +168,7 @@ wheels: $(RELEASE_DONE)  ## build a release into dist: sources, a wheel for Linu
 	@PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" $(RELEASE)/bin/auditwheel -v repair --plat $(PLATFORM) --only-plat -w dist \
 	  build/wheel/*.whl > build/wheel.log 2>&1 || { cat build/wheel.log >&2; exit 1; }
 	@cp build/wheel/*.tar.gz dist
-	@$(RELEASE)/bin/python tests/release.py dist $(PLATFORM)
+	@$(RELEASE)/bin/python tests/support/release.py dist $(PLATFORM)
 
 test-wheels: wheels  ## install that wheel in clean environments of Python 3.8 to 3.12, with the numpy of each, and train
 	@tests/compat/check.sh dist/*.whl $(COMPAT)

@@ -234,7 +234,7 @@ def test_plans_say_what_is_not_fused(plan: echo.Plan) -> None:
     assert Counter(name for name, _ in plan.fused) == {"layer_norm": 4}
 
 
-def test_what_is_kept_or_recomputed_is_not_fused() -> None:
+def test_kept_or_recomputed_node_is_not_fused() -> None:
     model = SMALL["nmt"]()
     fused = echo.plan(model.symbol, max_overhead=None, **model.shapes)
     (pattern, number) = fused.fused[0]
@@ -258,7 +258,7 @@ def test_planning_twice_plans_once(monkeypatch: pytest.MonkeyPatch, plan: echo.P
 
 
 @pytest.mark.parametrize("policy", ["search", "echo"])
-def test_policies(policy: str) -> None:
+def test_every_policy_saves_memory(policy: str) -> None:
     plan = echo.plan(network(), policy=policy, max_overhead=None, **SHAPES)
     assert plan.policy == policy
     assert plan.after.planned < plan.before.planned
@@ -273,7 +273,7 @@ def test_keep_and_recompute_are_obeyed() -> None:
     assert (actions["tanh1"].action, actions["tanh1"].reason) == ("recompute", "the user insists on it")
 
 
-def test_what_fused_operators_alone_allow_is_planned_with_them() -> None:
+def test_recompute_that_needs_fused_operators_is_planned_with_them() -> None:
     """An RNN operator reads more than its inputs, so what it reads stays; the fused layer in its place does not."""
     words = mx.sym.Embedding(mx.sym.var("data"), input_dim=9, output_dim=8, name="words")
     states = [mx.sym.var(name) for name in ("rnn_parameters", "rnn_h", "rnn_c")]
@@ -286,7 +286,7 @@ def test_what_fused_operators_alone_allow_is_planned_with_them() -> None:
         echo.plan(mx.sym.MakeLoss(layer), fuse=False, **asked)
 
 
-def test_what_is_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_bound_plan_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     optimized = echo.optimize(network(), max_overhead=None)
     with caplog.at_level("DEBUG", "echo"):
         optimized.simple_bind(mx.cpu(), grad_req="write", **SHAPES)
@@ -303,7 +303,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help() -> None:
+def test_help_names_commands_and_options() -> None:
     result = command("--help")
     assert result.returncode == 0
     assert "plan" in result.stdout

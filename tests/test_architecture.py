@@ -122,10 +122,25 @@ def patched(test: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("test", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: path.stem)
-def test_what_is_private_is_patched_in_its_own_room_alone(test: Path) -> None:
+def test_private_names_are_patched_in_their_own_room_alone(test: Path) -> None:
     parts = test.relative_to(ROOT / "tests").parts
     room = parts[0] if len(parts) > 1 else test.stem[len("test_") :]
     assert [name for name in patched(test) if name.split(".")[1] != room] == []
+
+
+def test_files_of_tests_have_at_most_400_lines() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 100
+    assert [str(path.relative_to(ROOT)) for path in files if path.read_text(encoding="utf-8").count("\n") > 400] == []
+
+
+def test_names_of_tests_have_a_subject_and_more_than_one_word() -> None:
+    """As far as that can be seen: no clause in the place of a subject, and more than one word."""
+    vague = re.compile(r"^ *def (test_(?:what_\w+|[^\W_]+))\(", re.MULTILINE)
+    assert vague.findall("def test_what_fails() -> None:\n    def test_gluon(") == ["test_what_fails", "test_gluon"]
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    found = {str(path.relative_to(ROOT)): vague.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 # Rows of registries, each a file, and files that hold one thing which others need without the rest.

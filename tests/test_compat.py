@@ -16,7 +16,7 @@ import pytest
 
 from echo import compat
 from echo.errors import UnsupportedError
-from tests.stub_libraries import mxnet, stub, wheels
+from tests.support.stub_libraries import mxnet, stub, wheels
 
 
 def program(text: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def fake_numpy(monkeypatch: pytest.MonkeyPatch, version: str, **names: Any) -> t
     return module
 
 
-def test_nothing_changes_where_nothing_is_needed() -> None:
+def test_prepare_changes_nothing_if_nothing_is_needed() -> None:
     names, modules, finders = dict(vars(np)), set(sys.modules), list(sys.meta_path)
     assert np.__version__ == "1.23.5"
     assert compat.prepare() == ""
@@ -50,7 +50,7 @@ def test_removed_aliases_come_back(monkeypatch: pytest.MonkeyPatch, version: str
     assert set(vars(numpy)) - before == {"bool", "int"}
 
 
-def test_what_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_name_of_numpy_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = fake_numpy(monkeypatch, "1.26.4", bool=np.bool_)
     compat.prepare()
     assert numpy.bool is np.bool_
@@ -63,7 +63,7 @@ def test_numpy_2_is_named(monkeypatch: pytest.MonkeyPatch, version: str) -> None
     assert not hasattr(numpy, "int")
 
 
-def test_without_numpy_mxnet_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_without_numpy_leaves_the_error_to_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert compat.prepare() == ""
 
@@ -178,7 +178,7 @@ def test_a_damaged_mxnet_is_left_to_the_loader(content: bytes | None, tmp_path: 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_mxnet_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mxnet_has_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compat.libmxnet() == Path(sys.modules["mxnet"].__path__[0], "libmxnet.so")
     made_up = types.ModuleType("mxnet")
     monkeypatch.setitem(sys.modules, "mxnet", made_up)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.coverage import FLOORS, ROOT, File, below, by_room, never, shares, table
+from tests.support.coverage import FLOORS, ROOT, File, below, by_room, never, shares, table
 
 ONE = File("echo/planning/one.py", {1: True, 2: True, 3: False}, {(1, 2): True, (1, 3): False})
 TWO = File("echo/planning/two.py", {1: True}, {})
@@ -20,7 +20,7 @@ def test_shares_are_those_of_all_files_of_a_room() -> None:
     ]
 
 
-def test_what_was_never_run_is_named() -> None:
+def test_lines_never_run_are_named() -> None:
     assert list(never([ONE, TWO])) == ["echo/planning/one.py: lines 3; branches 1->3"]
 
 

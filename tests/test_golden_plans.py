@@ -21,8 +21,8 @@ import pytest
 
 import echo
 from echo.kernels.library import level
-from tests import fused_models, whole_models
-from tests.conftest import ALL_CASES, any_case
+from tests.support import fused_models, whole_models
+from tests.support.cases import ALL_CASES, any_case
 
 GOLDEN = Path(__file__).parent / "golden" / "plans.txt"
 OPTIONS: Mapping[str, Mapping[str, Any]] = {

@@ -83,7 +83,7 @@ def test_commands_of_the_documents_are_make_targets(path: Path) -> None:
         assert {"demo", "test", "help"} <= named
 
 
-def test_without_mxnet_the_error_says_what_to_install() -> None:
+def test_missing_mxnet_raises_with_what_to_install() -> None:
     program = """
 import sys
 sys.modules["mxnet"] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parts import share
+from tests.support.parts import share
 
 ITEMS = [(f"many{case}", "many", case != 2) for case in range(9)] + [(f"few{case}", "few", True) for case in range(2)]
 
@@ -19,5 +19,5 @@ def test_together_they_are_all(step: int) -> None:
     assert share(ITEMS, step + 1, step) == parts[1]
 
 
-def test_of_few_cases_none_is_left_out() -> None:
+def test_share_leaves_out_none_of_few_cases() -> None:
     assert [name for name in share(ITEMS, 1, 3) if name.startswith("few")] == ["few0", "few1"]

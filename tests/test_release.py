@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Iterable
 
-from tests.release import NEEDED, SOURCES, faults
+from tests.support.release import NEEDED, SOURCES, faults
 
 PLATFORM = "manylinux_2_28_x86_64"
 
@@ -26,11 +26,11 @@ def built(folder: Path, inside: Iterable[str], packed: Iterable[str], platform: 
     return wheel, sources
 
 
-def test_nothing_is_wrong_with_a_whole_release(tmp_path: Path) -> None:
+def test_whole_release_has_no_faults(tmp_path: Path) -> None:
     assert faults(*built(tmp_path, NEEDED, SOURCES), PLATFORM) == []
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     hook = "echo/native/libecho_hook.so"
     found = faults(*built(tmp_path, NEEDED - {hook}, SOURCES - {"LICENSE"}), PLATFORM)
     assert found == [

@@ -40,7 +40,7 @@ def test_every_block_arrives_at_every_barrier(kernel: BarrierKernel, blocks: int
     assert arrived[0] == blocks * steps
 
 
-def test_what_the_driver_refuses_is_said(emulated: Emulated, kernel: BarrierKernel) -> None:
+def test_refused_launch_raises_the_drivers_error(emulated: Emulated, kernel: BarrierKernel) -> None:
     emulated.set(refused=720)
     with pytest.raises(CudaError, match="cuLaunchCooperativeKernel returns 720"):
         kernel.launch(1, 1, 0, 0)
@@ -80,12 +80,12 @@ def test_nvrtc_compiles_it() -> None:
     assert compile_apart(SOURCE) == "True True"
 
 
-def test_what_nvrtc_refuses_is_said(tmp_path: Path) -> None:
+def test_uncompilable_code_returns_nvrtcs_error(tmp_path: Path) -> None:
     (tmp_path / "wrong.cu").write_text("no code\n")
     assert "error" in compile_apart(tmp_path / "wrong.cu")
 
 
-def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvrtc_raises_cuda_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> ctypes.CDLL:
         raise OSError(name)
 

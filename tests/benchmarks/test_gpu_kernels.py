@@ -29,7 +29,7 @@ def test_tensors_and_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_there_is_a_case_of_it_in_each_type(name: str) -> None:
+def test_every_kernel_has_a_case_in_each_type(name: str) -> None:
     case = next(case for case in cases_of(1) if case.kernel == name and min(case.dims.values()))
     inputs = draw(case, "float16", np.random.default_rng(0))
     for tensor, array in zip(KERNELS[name].inputs, inputs):
@@ -40,7 +40,7 @@ def test_there_is_a_case_of_it_in_each_type(name: str) -> None:
             assert str(array.dtype) == (case.lengths if tensor.type == "lengths" else tensor.type or "float16")
 
 
-def test_parse() -> None:
+def test_parsed_row_gives_tensors_and_gradient_inputs() -> None:
     row = '{"blend", "x[B,4H] bits[(n+7)/8]:uint8 b[H]?", "y\'[B] lse[1]:float32",\n "part", "dy\' x "\n "b"},'
     (kernel,) = parse(row).values()
     assert kernel == Kernel(
@@ -61,7 +61,7 @@ def test_parse() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "const Row kRows[] = {};", '{"blend", "x", "y[B]", "", ""},'])
-def test_what_is_no_table(text: str) -> None:
+def test_text_without_table_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse(text)
 

@@ -40,7 +40,7 @@ def test_each_tool_watches_the_cases(sanitizer: Path) -> None:
     assert rows == [{"section": "sanitizer", "tool": tool, "summary": "0 errors"} for tool in TOOLS]
 
 
-def test_what_a_tool_finds_is_a_failure(sanitizer: Path) -> None:
+def test_tools_finding_fails_its_row_alone(sanitizer: Path) -> None:
     sanitizer.write_text(SANITIZER.format(bad="racecheck"))
     rows = {row["tool"]: row for row in sanitizer_rows(Path("some.so"), Clock(60), OK)}
     assert rows["racecheck"]["summary"] == "3 errors"
@@ -62,7 +62,7 @@ def test_a_tool_that_takes_too_long_is_skipped(sanitizer: Path, monkeypatch: pyt
     assert row["skipped"] == "not done after 60 s"
 
 
-def test_where_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sanitizer_is_skipped_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (row,) = sanitizer_rows(Path("some.so"), Clock(60), OK)
     assert "not on the path" in row["skipped"]

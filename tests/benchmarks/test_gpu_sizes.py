@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.gpu_sizes import DEEPBENCH_GRU, DEEPBENCH_LSTM, FLASHRNN, Loss, Recurrent, Scores, Sizes
 
 
-def test_deepbench() -> None:
+def test_deepbench_sizes_are_those_published() -> None:
     assert len(set(DEEPBENCH_LSTM)) == len(DEEPBENCH_LSTM) == 22
     assert len(set(DEEPBENCH_GRU)) == len(DEEPBENCH_GRU) == 19
     for size in (Recurrent(512, 16, 25), Recurrent(4096, 128, 25), Recurrent(1536, 8, 50), Recurrent(256, 64, 150)):
@@ -14,7 +14,7 @@ def test_deepbench() -> None:
         assert size in DEEPBENCH_GRU
 
 
-def test_flashrnn() -> None:
+def test_flashrnn_sizes_are_those_published() -> None:
     assert {size.heads * size.hidden for size in FLASHRNN} == {768}
     assert {(size.batch, size.steps) for size in FLASHRNN} == {(16, 1024)}
     assert [size.heads for size in FLASHRNN] == [1, 3, 6, 12, 24, 48]
@@ -28,7 +28,7 @@ def test_our_own() -> None:
     assert len(set(sizes.losses)) == len(sizes.losses) == 18
 
 
-def test_names() -> None:
+def test_sizes_print_their_dimensions() -> None:
     assert str(Recurrent(16, 2, 3)) == "H=16 B=2 T=3"
     assert str(Recurrent(16, 2, 3, 4)) == "H=16 x 4 B=2 T=3"
     assert str(Loss(1, 2, 3)) == "N=1 I=2 V=3"

@@ -32,7 +32,7 @@ def emulated() -> Emulated:
 
 
 @pytest.mark.slow
-def test_correctness(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kernel_is_within_its_allowed_error(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [case for case in gpu_suite.cases_of(1) if max(case.dims.values()) < 50]
     monkeypatch.setattr(gpu_suite, "cases_of", lambda scale: few)
     rows = gpu_suite.check_all(emulated, 7, Clock(1000))
@@ -175,7 +175,7 @@ def test_correctness_begins_with_each_kernel() -> None:
     assert all(cases[number] == (case, dtype) for number, case, dtype in ordered)
 
 
-def test_plot(tmp_path: Path) -> None:
+def test_plot_with_and_without_rows_writes_a_picture(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"section": "memory", "kernel": "relu", "dtype": "float32", "forward_of_copy": 0.9, "gradient_of_copy": 0.8},
         {"section": "memory", "left_out": 3},

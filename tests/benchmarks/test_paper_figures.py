@@ -56,7 +56,7 @@ def test_a_row_in_which_all_holds_has_no_fault() -> None:
         ({"at_memonger": {"reachable": 460}}, "does not reach memonger's memory"),
     ],
 )
-def test_what_does_not_hold_is_named(figures: dict[str, dict[str, int]], fault: str) -> None:
+def test_figures_that_do_not_hold_are_named(figures: dict[str, dict[str, int]], fault: str) -> None:
     assert [line for line in faults(changed(**figures)) if fault in line] == faults(changed(**figures)) != []
 
 

@@ -111,7 +111,7 @@ def test_rows_that_were_filled_are_kept_where_another_cannot_be(
     assert read(folder) == [{"workload": "1", "stock": 1.0}]
 
 
-def test_what_is_not_kept_neither_reads_nor_writes(folder: Path) -> None:
+def test_results_not_kept_neither_read_nor_write_files(folder: Path) -> None:
     first = Results("some")
     first.fill(first.row(workload="a"), "stock", lambda: FOUND)
     quick = Results("some", kept=False)
@@ -171,7 +171,7 @@ def test_each_way_plans_the_model_as_it_is_trained(small: Model) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cheap_planning")
-def test_what_is_out_of_reach_says_what_is_not(small: Model) -> None:
+def test_unreachable_budget_gives_the_reachable_one(small: Model) -> None:
     found = planned(small, memory_budget=1024)
     assert set(found) == {"reachable"}
     assert planned(small, memory_budget=found["reachable"])["total"] <= found["reachable"]

@@ -37,7 +37,7 @@ def test_memory_falls_more_than_the_authors_report() -> None:
 
 
 @pytest.mark.parametrize(("quantity", "bar"), [("batch", 3.5), ("layers", 3)])
-def test_what_fits_in_12_gb(quantity: str, bar: float) -> None:
+def test_default_fits_larger_models_in_12_gb_than_stock(quantity: str, bar: float) -> None:
     row = next(row for row in load("paper_largest")["rows"] if row["quantity"] == quantity)
     ways = {name: found for name, found in row.items() if name != "quantity"}
     assert all(found["total"] <= LIMIT < found["next_total"] for found in ways.values())

@@ -20,13 +20,15 @@ def test_options_name_the_sizes() -> None:
     assert "--layer-normalization" not in sockeye.options(replace(SETTING, normed=False))
 
 
-def test_without_sockeye_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_sockeye_raises_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(settings, "PACKAGES", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"make \.projects/sockeye_1/\.installed"):
         sockeye.model("small", SETTING)
 
 
-def test_what_sockeye_refuses_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sockeye_that_exits_raises_with_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "sockeye_1" / "sockeye"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('of no use here')")

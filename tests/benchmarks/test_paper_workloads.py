@@ -52,7 +52,7 @@ def built(name: str) -> Model:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_it_has_the_published_parameters(name: str) -> None:
+def test_workload_has_the_published_parameters(name: str) -> None:
     model = built(name)
     shapes, _, _ = model.symbol.infer_shape(**model.shapes)
     names = model.symbol.list_arguments()

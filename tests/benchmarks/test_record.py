@@ -31,7 +31,9 @@ def test_a_damaged_file_ends_the_program_with_its_path(tmp_path: Path, monkeypat
         record.load("some")
 
 
-def test_what_git_has_is_not_what_a_run_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_committed_results_are_those_of_git_not_of_the_last_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*arguments: str) -> None:
         subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a", *arguments], check=True,
                        capture_output=True)  # fmt: skip

@@ -81,7 +81,7 @@ def test_the_table_names_sockeye() -> None:
     assert source(result, "make sockeye").endswith("sockeye 1.18.106")
 
 
-def test_without_sockeye_it_says_what_to_type() -> None:
+def test_benchmark_without_sockeye_says_what_to_type() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.sockeye_training", "rnn"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 2

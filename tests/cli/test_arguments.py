@@ -21,7 +21,7 @@ def test_bad_shapes(text: str) -> None:
         shape_of(text)
 
 
-def test_shapes() -> None:
+def test_shapes_are_parsed_and_unknown_arrays_refused() -> None:
     symbol = mx.sym.Group([mx.sym.var("data"), mx.sym.var("label"), mx.sym.var("scalar")])
     given = ["data=128,50", "label=(128,)", "scalar="]
     assert shapes_of(symbol, given) == {"data": (128, 50), "label": (128,), "scalar": ()}
@@ -62,7 +62,7 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         print_json(float("nan"))
 
 
-def test_what_would_steer_a_terminal_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_printed_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     say("\x1b[2Jname\x07 é\t│\n\x9bend")
     assert capsys.readouterr().out == "\\x1b[2Jname\\x07 é\t│\n\\x9bend\n"
 

@@ -13,7 +13,7 @@ from echo.system.files import PLANS, TIMES, Kept
 from tests.cli.models import check_line
 
 
-def test_what_planning_left_is_shown_and_cleared(
+def test_cached_plans_are_shown_and_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "cache"

@@ -45,7 +45,7 @@ def command(environment: Mapping[str, str], *options: str) -> subprocess.Complet
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
 
-def test_as_a_command_where_nothing_can_be_written_and_a_name_is_mistyped(tmp_path: Path) -> None:
+def test_command_without_writable_cache_names_what_is_off(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path / "file"), "ECHO_BUDGET": "1GB", "ECHO_POLCY": "echo"}
     done = command(environment)
@@ -54,7 +54,7 @@ def test_as_a_command_where_nothing_can_be_written_and_a_name_is_mistyped(tmp_pa
 
 
 @pytest.mark.slow
-def test_as_a_command_where_an_option_makes_no_sense() -> None:
+def test_command_with_invalid_option_fails_and_names_it() -> None:
     done = command({**os.environ, "ECHO_MAX_OVERHEAD": "banana"}, "--json")
     assert done.returncode == 1
     stops = [fact["name"] for fact in json.loads(done.stdout)["facts"] if fact["state"] == STOPS]

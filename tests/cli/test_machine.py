@@ -21,14 +21,16 @@ def by_name(facts: Iterator[Fact]) -> dict[str, Fact]:
     return {fact.name: fact for fact in facts}
 
 
-def test_python() -> None:
+def test_facts_of_this_python_are_fine() -> None:
     facts = by_name(machine.python())
     assert facts["numpy"].value == np.__version__
     assert {fact.state for fact in facts.values()} == {FINE}
 
 
 @pytest.mark.parametrize(("version", "state"), [((3, 7), STOPS), ((3, 8), FINE), ((3, 12), FINE), ((3, 13), STOPS)])
-def test_other_versions_of_python(version: tuple[int, int], state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_python_version_stops(
+    version: tuple[int, int], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.version_info", version)
     assert by_name(machine.python())["version"].state == state
 
@@ -40,7 +42,7 @@ def test_numpy_2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'numpy<2'" in fact.remark
 
 
-def test_without_the_start_up_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_start_up_file_switches_echo_1_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(machine.sys.modules, "_echo_startup", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     fact = by_name(machine.python())["ECHO=1"]
@@ -60,7 +62,7 @@ def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["CPU kernels use"].value in ("avx512", "avx2", "portable")
 
 
-def test_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_is_that_of_cxx_and_fine_when_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "mine"
     own.write_text("#!/bin/sh\necho mine 1.0\necho more\n")
     own.chmod(0o755)
@@ -80,7 +82,7 @@ def test_a_compiler_that_does_not_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "No such file" in fact.remark
 
 
-def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_facts_count_own_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     (tmp_path / f"costs-{'0' * 16}.json").write_bytes(bytes(3 << 20))
     (tmp_path / "somebody elses").write_bytes(bytes(3 << 20))
@@ -117,7 +119,7 @@ def test_a_cache_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (fact.value, fact.state) == ("54321", OFF)
 
 
-def test_variables() -> None:
+def test_misspelt_and_invalid_variables_are_remarked() -> None:
     environment = {"ECHO": "1", "ECHO_POLCY": "search", "ECHO_MAX_OVERHEAD": "banana", "ECHOES": "1", "PATH": "/bin",
                    "ECHO_DEBUG": "check,level=AVX2", "ECHO_WHATEVER": ""}  # fmt: skip
     facts = by_name(machine.variables(environment))

@@ -17,10 +17,10 @@ from echo.cli import machine
 from echo.cli.machine import FINE, OFF, STOPS, Fact
 from echo.frontend.examine import Examined
 from echo.system.cuda import Driver, Gpu
-from tests.stub_libraries import mxnet, stub, wheels
+from tests.support.stub_libraries import mxnet, stub, wheels
 
 
-def test_what_is_missing_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extras_name_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise LookupError("CPU energy: this user may not read it; to allow it: sudo something")
 
@@ -34,7 +34,7 @@ def test_what_is_missing_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyP
     assert {fact.state for fact in facts.values()} == {FINE}, "echo saves as much without them"
 
 
-def test_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_extras_have_no_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(machine, "Rapl", lambda: None)
     assert [(fact.value, fact.remark) for fact in machine.extras()] == [(True, ""), (True, ""), (True, "by RAPL")]
@@ -57,11 +57,11 @@ PTX = Path(__file__).resolve().parents[2] / "echo" / "kernels" / "cuda"
         ("mxnet", (8, 0), None),
     ],
 )
-def test_which_devices_a_wheel_has_code_for(wheel: str, capability: tuple[int, int], runs: bool | None) -> None:
+def test_wheel_has_code_for_its_devices_alone(wheel: str, capability: tuple[int, int], runs: bool | None) -> None:
     assert machine.has_code(wheel, capability) is runs
 
 
-def test_what_the_ptx_needs() -> None:
+def test_ptx_version_matches_the_required_cuda() -> None:
     """PTX of version 6.0 came with CUDA 9.0."""
     texts = [path.read_text(encoding="utf-8") for path in PTX.glob("*.ptx")]
     assert texts
@@ -112,12 +112,12 @@ def test_kernels_that_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["gpu(1) runs echo's kernels"].remark == "they need compute capability 5.0"
 
 
-def test_where_mxnet_could_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_mxnet_leaves_out_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = facts(monkeypatch, Driver((12, 4), "", (device(8, 0),)), None)
     assert "gpu(0) runs echo's kernels" not in found
 
 
-def test_without_a_driver_or_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_or_device_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts(monkeypatch, Driver((12, 4), "", ()), [])["devices"].value == 0
 
     def absent() -> Driver:
@@ -154,7 +154,7 @@ def test_mxnet_as_it_should_be() -> None:
     assert {fact["state"] for fact in facts.values()} == {FINE}
 
 
-def test_without_mxnet() -> None:
+def test_missing_mxnet_stops_and_names_the_extra() -> None:
     _, is_examined, facts = ask("sys.modules['mxnet'] = None")
     assert not is_examined
     assert facts["import"]["state"] == STOPS
@@ -233,12 +233,12 @@ STOPS_ONE = Fact("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0",
     ],
     ids=["all is well", "something is off", "it cannot work"],
 )  # fmt: skip
-def test_what_facts_come_to(facts: list[Fact], works: bool, summary: list[str]) -> None:
+def test_summary_follows_from_the_states_of_facts(facts: list[Fact], works: bool, summary: list[str]) -> None:
     assert machine.works(facts) is works
     assert machine.render(facts).splitlines()[-len(summary) :] == summary
 
 
-def test_what_is_off_is_said_where_it_stands() -> None:
+def test_fact_that_is_off_has_its_reason_in_its_row() -> None:
     text = machine.render([FINE_ONE, OFF_ONE])
     (row,) = [line for line in text.splitlines() if "cache: writable" in line and "│" in line]
     assert [cell.strip() for cell in row.strip("│").split("│")][:2] == ["cache: writable", "no"]

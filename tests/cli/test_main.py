@@ -47,7 +47,7 @@ def test_bad_files_are_one_line(tmp_path: Path, command: str, bad: str, capsys: 
 
 @pytest.mark.parametrize("command", ARGUMENTS)
 @pytest.mark.parametrize("kind", ["folder", "fifo", "device", "missing", "loop"])
-def test_what_is_no_file_is_one_line(
+def test_path_without_regular_file_is_one_line(
     tmp_path: Path, command: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "file.json"

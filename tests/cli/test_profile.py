@@ -61,7 +61,7 @@ def test_pages_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     check_line([*words[:-1], "-3"], capsys, 2)
 
 
-def test_other_tools_get_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_writes_trace_snapshot_and_profile_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, snapshot, saved = (tmp_path / name for name in ("trace.json", "snapshot.pickle", "profile.json"))
     words = ["profile", network(tmp_path), *SHAPES, "--trace", str(trace), "--torch-snapshot", str(snapshot)]
     assert main.main([*words, "--save", str(saved)]) == 0

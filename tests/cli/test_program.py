@@ -56,7 +56,7 @@ def test_scripts_as_under_plain_python(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["module", "package", "folder", "archive", "compiled", "link", "isolated"])
-def test_other_programs_as_under_plain_python(tmp_path: Path, name: str) -> None:
+def test_modules_folders_and_archives_run_as_under_plain_python(tmp_path: Path, name: str) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "__init__.py").write_text("import sys; print('imported', sys.argv)")
     for file in ("__main__.py", "train.py"):
@@ -103,7 +103,9 @@ def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
         (("--policy", "best", "x.py"), 2, "ECHO_POLICY: expected one of search, echo"),
     ],
 )
-def test_what_cannot_run_is_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_program_that_cannot_start_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     done = python("-m", "echo", "run", *arguments, cwd=tmp_path)
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"mxecho run: {message}")

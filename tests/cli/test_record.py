@@ -24,7 +24,7 @@ def record(folder: Path, *words: str, program: str = MODULE) -> subprocess.Compl
                           cwd=folder, capture_output=True, text=True, check=False, env={**os.environ})  # fmt: skip
 
 
-def test_without_echo_and_with_it(tmp_path: Path) -> None:
+def test_comparison_records_runs_without_and_with_echo(tmp_path: Path) -> None:
     done = record(tmp_path, "--compare", "off,on", "--picture", "both.svg")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("trained\n") == 2
@@ -47,7 +47,7 @@ def test_json_and_the_status_of_the_program(tmp_path: Path) -> None:
     assert "trained" in done.stderr, "the program's words do not come between"
 
 
-def test_what_takes_no_step(tmp_path: Path) -> None:
+def test_program_without_steps_is_an_error(tmp_path: Path) -> None:
     done = record(tmp_path, program="print('hello')")
     assert done.returncode == 1
     assert done.stderr.startswith("mxecho record: no training step was seen: ")
@@ -59,7 +59,7 @@ def heed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_what_is_interrupted_shows_its_rows(tmp_path: Path) -> None:
+def test_interrupted_recording_shows_its_rows(tmp_path: Path) -> None:
     # a signal that comes just before a system call is noticed behind it, so that calls are short
     program = MODULE + "import time\nopen('ready', 'w').close()\nfor _ in range(1000):\n    time.sleep(0.1)\n"
     (tmp_path / "train.py").write_text(program)

@@ -35,7 +35,7 @@ def test_options_end_where_the_program_begins() -> None:
     assert split([]) == ([], [])
 
 
-def test_without_pth_files_echo_is_active(tmp_path: Path) -> None:
+def test_run_without_pth_files_has_echo_active(tmp_path: Path) -> None:
     """Under -S no .pth file is read, and the paths of the packages are named by PYTHONPATH."""
     script = tmp_path / "train.py"
     script.write_text(

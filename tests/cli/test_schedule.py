@@ -10,12 +10,12 @@ import pytest
 
 from echo.cli import main
 from tests.cli.models import check_line
-from tests.data_graphs import ILP, ilp_graph
+from tests.support.data_graphs import ILP, ilp_graph
 
 GRAPH = str(ILP / "vgg16_b176.json")
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_bytes_of_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["schedule", GRAPH, "--budget", "0.9", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["stock_bytes"] == ilp_graph("vgg16_b176").training.planned_bytes

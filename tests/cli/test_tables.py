@@ -9,9 +9,9 @@ from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
 from echo.policies.none import RecomputeNone
 from echo.recording.windows import summary
 from echo.system.terminal import size_text
-from tests.data_graphs import chain, unrolled
 from tests.recording.rows_of import row
 from tests.report.profiles import made_up
+from tests.support.data_graphs import chain, unrolled
 
 PROFILE = made_up(40)
 
@@ -85,7 +85,7 @@ def test_heavy_operators_are_counted() -> None:
     assert f", {products} of them heavy, in " in last
 
 
-def test_what_is_held_at_the_peak() -> None:
+def test_maps_held_at_the_peak_are_listed() -> None:
     """The first gradient reads everything below the loss: the chain, the loss, and what it makes itself."""
     held = held_at_peak(chain(4).training, solve_graph(RecomputeNone(), *chain(4), max_bytes=0))
     assert held == "tanh0 1 bytes, tanh1 1 bytes, tanh2 1 bytes, tanh3 1 bytes, loss4 1 bytes"

@@ -16,7 +16,7 @@ from echo.system.files import cache_folder, replace
 DEVICE = "a processor, 2 cores"
 
 
-def test_what_was_saved_is_read_again(tmp_path: Path) -> None:
+def test_saved_table_is_read_again(tmp_path: Path) -> None:
     table = CostTable(DEVICE, tmp_path)
     table.add("relu", 1e-5)
     table.add("custom", None)

@@ -15,8 +15,8 @@ from echo.ir.schedule import CLONE_SUFFIX, with_clones
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.kernels.library import operator_workspace
-from tests.conftest import ALL_CASES, any_case, model_case
-from tests.made_graphs import Builder
+from tests.support.cases import ALL_CASES, any_case, model_case
+from tests.support.made_graphs import Builder
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_names_of_layers(name: str, layer: str) -> None:
     assert layer_of(node) == layer
 
 
-def test_what_has_no_name_counts_to_what_it_reads() -> None:
+def test_unnamed_nodes_count_to_the_layer_they_read() -> None:
     b = Builder()
     x = b.variable("x", 250)
     scale = b.forward("exp", "exp0", (250,), x)
@@ -85,14 +85,14 @@ def test_attributes_count() -> None:
     assert 0 < sizes[0] < sizes[1]
 
 
-def test_others_are_not_asked() -> None:
+def test_operators_of_mxnet_have_no_workspaces() -> None:
     x = TrainingNode(VARIABLE, "x", (TensorType((8, 8)),))
     y = TrainingNode("tanh", "y", (TensorType((8, 8)),), (Entry(0),))
     gradient = TrainingNode(f"_backward_{PREFIX}relu", "z", (TensorType((8, 8)),), (Entry(1),), forward=False)
     assert workspaces(graph(x, y, gradient), "cpu") == {}
 
 
-def test_what_a_kernel_does_not_take_is_an_error() -> None:
+def test_shapes_that_a_kernel_refuses_raise_kernel_error() -> None:
     with pytest.raises(KernelError, match="layer_norm"):
         workspaces(graph(*norm(0, 64, vector=95)), "cpu")
 
@@ -130,7 +130,7 @@ def test_a_chain_counted_by_hand() -> None:
     assert found.at_peak == {module.FEATURE_MAPS: 3000, module.OUTPUT_GRADIENTS: 2000}
 
 
-def test_what_shares_memory_counts_once() -> None:
+def test_maps_that_share_memory_count_once() -> None:
     training = chain(in_place=True)
     found = footprint_of(training)
     # second is read again by g2, so third cannot take its memory; g2 takes that of g3
@@ -159,7 +159,7 @@ def test_kinds_of_maps() -> None:
     assert found.layers == {"stashed": 40, "last": 40}, "outputs live to the end"
 
 
-def test_what_is_never_read_lives_while_it_is_made() -> None:
+def test_output_never_read_lives_for_its_own_step() -> None:
     b = Builder()
     x = b.variable("x", 10)
     b.nodes.append(

@@ -18,7 +18,7 @@ from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.graph import Entry
 from echo.ir.op_spec import APART_ATTRIBUTE
 from echo.plans.decisions import mark
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 S = mx.sym
 Shapes = dict[str, tuple[int, ...]]
@@ -107,7 +107,7 @@ def test_a_recomputed_map_lets_no_other_work_in_place() -> None:
     assert not in_place(held)
 
 
-def test_what_is_overwritten_in_place_is_not_read_again() -> None:
+def test_map_overwritten_in_place_is_not_recomputed_from() -> None:
     """The sum of `residual` takes the memory of what Dropout gave: a copy of the sum alone would need that."""
     x = S.var("x")
     y = S.BatchNorm(S.Convolution(x, kernel=(1, 1), num_filter=8, name="conv"), name="bn1")
@@ -276,7 +276,7 @@ def test_a_condition_in_a_loop_counts() -> None:
     assert "_cond" in why_as_it_is(graph_of(outputs), "cpu")
 
 
-def test_what_is_read_for_its_shape_meets_no_other_layout() -> None:
+def test_map_read_for_its_shape_is_not_recomputed() -> None:
     x = S.var("x") * 2
     ones = S.ones_like(x, name="ones")
     y = S.Convolution(S.square(S.elemwise_mul(x, ones)), kernel=(3, 3), pad=(1, 1), num_filter=16, name="conv")

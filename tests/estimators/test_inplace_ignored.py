@@ -16,7 +16,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE
 from echo.ir.training_graph import ASSIGNED, STATIC, TrainingGraph
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPE = (2, 8, 4, 4)
@@ -77,7 +77,7 @@ def test_a_plan_for_mxnets_planner_is_refused() -> None:
         echo.optimize(symbol, plan=edited).simple_bind(mx.cpu())
 
 
-def test_what_may_be_overwritten_is_found() -> None:
+def test_map_that_may_be_overwritten_is_found() -> None:
     graph, training = graphs(network())
     assert read_too_late(graph, training, "cpu") == "ones"
     assert not read_too_late(graph, training, "gpu"), "there are no layouts of oneDNN's"
@@ -85,7 +85,7 @@ def test_what_may_be_overwritten_is_found() -> None:
 
 
 @pytest.mark.parametrize("case", ["no convolution", "a variable", "an output"])
-def test_what_keeps_its_memory_is_not(case: str) -> None:
+def test_map_that_keeps_its_memory_is_not_found(case: str) -> None:
     data = mx.sym.var("data", shape=SHAPE, dtype="float32")
     layer = mx.sym.Convolution(data, kernel=(3, 3), num_filter=8, name="layer")
     root = mx.sym.sqrt(layer, name="root")

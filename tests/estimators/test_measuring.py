@@ -171,7 +171,7 @@ def test_the_clock_ends_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("error", [LateError, UnmeasurableError])
-def test_what_took_too_long_is_tried_again_by_a_later_start(error: type[UnmeasurableError], tmp_path: Path) -> None:
+def test_late_measurement_is_tried_again_by_a_later_start(error: type[UnmeasurableError], tmp_path: Path) -> None:
     def machine(training: TrainingGraph, number: int) -> Measured:
         if number == 5:
             raise error("no answer")

@@ -18,10 +18,11 @@ from echo.frontend.symbols import symbol_of
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import ASSIGNED, DYNAMIC, PEAK, STATIC, TrainingGraph
 from echo.plans.decisions import mark
-from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of
 from tests.estimators.test_runners import allocated, trained_inputs
-from tests.made_graphs import Builder
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.cases import ALL_CASES, Case, any_case, case_of
+from tests.support.made_graphs import Builder
+from tests.support.planning import choice_of
+from tests.support.training import assert_same, bind, random_arrays, train
 
 BLOCKS = st.lists(
     st.builds(lambda size, first, length: Block(4 * size, first, first + length),
@@ -119,7 +120,7 @@ def steps_of_one_weight(steps: int) -> Case:
     return case_of(mx.sym.MakeLoss(x), {"data": (2, 64)})
 
 
-def test_what_is_added_to_another_array_needs_no_memory() -> None:
+def test_gradient_added_in_place_needs_no_memory() -> None:
     case = steps_of_one_weight(12)
     added = [(node.op, sorted(node.untouched)) for node in case.training.nodes if node.untouched]
     # the first step's product also leaves out the gradient of the data, which nobody reads
@@ -216,7 +217,9 @@ def test_a_chunk_grows_to_the_largest_map_in_it() -> None:
     ("pair", "elements", "shared"),
     [((0, 0, False), 10, True), ((0, 0, False), 20, False), ((0, 0, True), 10, True)],
 )
-def test_in_place_where_the_sizes_are_equal(pair: tuple[int, int, bool], elements: int, shared: bool) -> None:
+def test_operator_works_in_place_only_with_equal_sizes(
+    pair: tuple[int, int, bool], elements: int, shared: bool
+) -> None:
     found = plan_storage(chain(10, elements, inplace=(pair,)))
     assert (found.chunk[2] == found.chunk[1]) == shared
     assert found.inplace[2] == (0 if shared else -1)
@@ -244,7 +247,7 @@ def test_a_view_shares_what_others_read() -> None:
     assert found.total == 80
 
 
-def test_what_is_not_the_planners_takes_nothing() -> None:
+def test_external_and_untouched_outputs_take_no_memory() -> None:
     assert plan_storage(chain(10, 10, external=frozenset({0}))).total == 40
     assert plan_storage(chain(10, 10, untouched=frozenset({0}))).total == 40
     assert plan_storage(chain(10, 10)).total == 80

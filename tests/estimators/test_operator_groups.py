@@ -29,7 +29,7 @@ from echo.ir.graph import PREFIX, VARIABLE, Entry
 from echo.ir.ops import ops_with
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from tests.made_graphs import Builder
+from tests.support.made_graphs import Builder
 
 Shape = tuple[int, ...]
 
@@ -61,7 +61,9 @@ COUNTED: list[tuple[str, list[Shape], Shape, int]] = [
 
 
 @pytest.mark.parametrize(("op", "inputs", "output", "expected"), COUNTED)
-def test_flops(op: str, inputs: list[Shape], output: Shape, expected: int) -> None:
+def test_flops_of_gradients_are_twice_those_of_products(
+    op: str, inputs: list[Shape], output: Shape, expected: int
+) -> None:
     """Two for each product and its sum; twice as many in the gradient, which is two such products."""
     forward, backward = graph(op, inputs, output, False), graph(op, inputs, output, True)
     assert work(forward, forward.nodes[-1]).flops == pytest.approx(2 * expected)
@@ -111,7 +113,7 @@ def changed(which: str, /, **fields: Any) -> str:
         ("conv", {"op": "other"}, False),  # whose output has no layout of oneDNN's
     ],
 )
-def test_what_counts(name: str, fields: dict[str, Any], same: bool) -> None:
+def test_signature_changes_with_fields_that_cost_time(name: str, fields: dict[str, Any], same: bool) -> None:
     assert (changed(name, **fields) == signature(GRAPH, AT["relu"])) == same
 
 
@@ -140,7 +142,7 @@ def test_layouts_begin_at_convolutions_and_are_handed_on() -> None:
     assert not is_blocked(replace(GRAPH, nodes=tuple(nodes)), Entry(AT["relu"]), blocked), "of float32 alone"
 
 
-def test_what_takes_no_time() -> None:
+def test_variables_views_and_heads_are_free() -> None:
     free = {node.name for node in GRAPH.nodes if is_free(GRAPH, node)}
     assert free == {"x", "weight", "flat", "head"}
 
@@ -207,7 +209,7 @@ def test_products_of_gradients() -> None:
     assert found == {**dict.fromkeys(PRODUCTS_AT), **known}
 
 
-def test_what_is_read_is_computed() -> None:
+def test_read_outputs_of_gradients_are_listed() -> None:
     read = read_outputs(PRODUCTS_GRAPH)
     assert {PRODUCTS_GRAPH.nodes[number].name: outputs for number, outputs in read.items()} == {
         "soon": (1,), "late": (0,), "last": (0, 1), "nobody": (0, 1),
@@ -300,7 +302,7 @@ def test_products_of_unrolled_layers_are_a_family_of_their_own() -> None:
     assert (gradient.key, gradient.family) == (other.key, other.family)
 
 
-def test_what_is_computed_of_a_gradient_is_part_of_its_key() -> None:
+def test_computed_outputs_are_part_of_a_gradients_key() -> None:
     training = layers(3, shared=False)
     gradient = next(number for number, node in enumerate(training.nodes) if node.op.startswith("_"))
     nodes = list(training.nodes)

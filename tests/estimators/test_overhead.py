@@ -1,73 +1,22 @@
-"""The cost model on hand-made training graphs: what is measured, in which order, and what the rest is taken to cost."""
+"""The cost model on hand-made training graphs: what is measured, in which order, and what is guessed."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Callable
 
 import pytest
 
 from echo.errors import EchoError
-from echo.estimators import measuring, overhead
 from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import Measured, MeasureFunction, Measuring, UnmeasurableError
-from echo.estimators.operator_groups import GRADIENT_OF_PRODUCT, blocked_nodes, signature, work
-from echo.estimators.overhead import Overhead
+from echo.estimators.measuring import Measuring, UnmeasurableError
+from echo.estimators.operator_groups import GRADIENT_OF_PRODUCT, signature
 from echo.estimators.rates import BYTES_PER_SECOND, FLOPS_PER_SECOND
-from echo.ir.graph import VARIABLE, Entry
+from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.timer import LAUNCH
-
-
-class Build:
-    """Collects nodes; every method returns the entry of the node that it adds."""
-
-    def __init__(self) -> None:
-        self.nodes: list[TrainingNode] = []
-
-    def add(self, op: str, inputs: list[Entry], *shapes: tuple[int, ...], **fields: object) -> Entry:
-        number = len(self.nodes)
-        name = str(fields.pop("name", f"node{number}"))
-        outputs = tuple(map(TensorType, shapes))
-        self.nodes.append(TrainingNode(op, name, outputs, tuple(inputs), **fields))  # type: ignore[arg-type]
-        return Entry(number)
-
-    def variable(self, *shape: int) -> Entry:
-        return self.add(VARIABLE, [], shape)
-
-    def graph(self, *outputs: Entry) -> TrainingGraph:
-        return TrainingGraph(tuple(self.nodes), outputs or (Entry(len(self.nodes) - 1),), 1, 0)
-
-
-def chain(steps: int = 3, batch: int = 64) -> TrainingGraph:
-    """Steps of (fully connected, tanh) with shared weights, and their gradients."""
-    build = Build()
-    of_weight = []
-    data, weight = build.variable(batch, 256), build.variable(256, 256)
-    products, maps = [], [data]
-    for step in range(steps):
-        attrs = {"num_hidden": "256", "no_bias": "True", "__layer__": str(step)}
-        products.append(build.add("FullyConnected", [maps[-1], weight], (batch, 256), attrs=attrs))
-        maps.append(build.add("Activation", [products[-1]], (batch, 256), attrs={"act_type": "tanh"}))
-    gradient = build.add("_ones", [], (batch, 256), forward=False)
-    for step in reversed(range(steps)):
-        gradient = build.add(
-            "_backward_Activation", [gradient, maps[step + 1], products[step]], (batch, 256),
-            forward=False, control_deps=(maps[step + 1].node,),
-        )  # fmt: skip
-        gradient = build.add(
-            "_backward_FullyConnected", [gradient, maps[step], weight], (batch, 256), (256, 256),
-            forward=False, control_deps=(products[step].node,),
-        )  # fmt: skip
-        of_weight.append(Entry(gradient.node, 1))
-    return build.graph(maps[-1], gradient, *of_weight)
-
-
-def by_op(training: TrainingGraph, seconds: tuple[float, ...], op: str) -> set[float]:
-    return {cost for node, cost in zip(training.nodes, seconds) if node.op == op}
+from tests.support.timed_graphs import Build, by_op, chain, estimate, fixed, products
 
 
 @pytest.fixture
@@ -79,40 +28,6 @@ def table(tmp_path: Path) -> CostTable:
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The few nodes of a test are small parts of a step, as in a network of many."""
     monkeypatch.setattr("echo.estimators.measuring._LARGE", 2.0)
-
-
-Seconds = Callable[[TrainingGraph, int], float]
-
-
-def timed(measure: Seconds) -> MeasureFunction:
-    """A measurement that takes as long as its function does, by the clock of `echo.estimators.measuring`."""
-
-    def measured(training: TrainingGraph, number: int) -> Measured:
-        start = measuring.time.perf_counter()
-        seconds = measure(training, number)
-        return Measured(seconds, measuring.time.perf_counter() - start)
-
-    return measured
-
-
-def estimate(
-    training: TrainingGraph, table: CostTable, measure: Seconds | None, limit: float, onednn: bool = False
-) -> Overhead:
-    return overhead.estimate(training, table, None if measure is None else timed(measure), limit, onednn)
-
-
-def fixed(**seconds: float) -> Callable[[TrainingGraph, int], float]:
-    """A measurement that knows some operators, and says how often it was asked (attribute ``asked``)."""
-
-    def measure(training: TrainingGraph, number: int) -> float:
-        op = training.nodes[number].op
-        measure.asked.append(op)  # type: ignore[attr-defined]
-        if op not in seconds:
-            raise UnmeasurableError(op)
-        return seconds[op]
-
-    measure.asked = []  # type: ignore[attr-defined]
-    return measure
 
 
 def test_equal_nodes_are_measured_once_and_cost_the_same(table: CostTable) -> None:
@@ -128,7 +43,7 @@ def test_equal_nodes_are_measured_once_and_cost_the_same(table: CostTable) -> No
     assert (result.measured, result.estimated) == (5, 0)
 
 
-def test_what_differs_the_second_time_is_measured_a_third_time(table: CostTable) -> None:
+def test_differing_measurements_are_repeated_a_third_time(table: CostTable) -> None:
     training, asked = chain(), []
 
     def measure(training: TrainingGraph, number: int) -> float:
@@ -164,21 +79,6 @@ def test_the_gradient_of_a_product_is_a_multiple_of_the_product_where_it_is_not_
     training = chain()
     result = estimate(training, table, fixed(FullyConnected=1e-3), 10)
     assert by_op(training, result.seconds, "_backward_FullyConnected") == {GRADIENT_OF_PRODUCT * 1e-3}
-
-
-def products(*rows: int) -> TrainingGraph:
-    """Products of so many rows with a weight each, and their gradients."""
-    build = Build()
-    gradients = []
-    for number in rows:
-        data, weight = build.variable(number, 256), build.variable(256, 256)
-        product = build.add("FullyConnected", [data, weight], (number, 256), attrs={"num_hidden": "256"})
-        gradient = build.add(
-            "_backward_FullyConnected", [build.variable(number, 256), data, weight], (number, 256), (256, 256),
-            forward=False, control_deps=(product.node,),
-        )  # fmt: skip
-        gradients += [gradient, Entry(gradient.node, 1)]
-    return build.graph(*gradients)
 
 
 def by_rows(training: TrainingGraph, seconds: tuple[float, ...], op: str) -> dict[int, float]:
@@ -239,7 +139,7 @@ def test_a_gradient_that_would_exceed_the_time_is_not_measured(
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_what_is_computed_of_a_gradient_decides_what_it_takes(knows: bool, table: CostTable) -> None:
+def test_gradient_takes_the_seconds_of_its_computed_outputs(knows: bool, table: CostTable) -> None:
     build = Build()
     data, weight = build.variable(8, 16, 32, 32), build.variable(16, 16, 1, 1)
     product = build.add("Convolution", [data, weight], (8, 16, 32, 32))
@@ -268,7 +168,7 @@ def test_the_step_is_the_sum_of_all_nodes(table: CostTable) -> None:
     assert result.step_seconds == pytest.approx(sum(result.seconds))
 
 
-def test_of_two_measurements_the_latest_counts(table: CostTable) -> None:
+def test_later_of_two_measurements_counts(table: CostTable) -> None:
     """It knows of the one before: the process that measures remembers the shortest runs."""
     times = {"FullyConnected": [1.04e-3, 1e-3], "Activation": [1e-5, 1.04e-5]}
 
@@ -292,7 +192,7 @@ def test_a_full_table_needs_no_measurement(table: CostTable, tmp_path: Path) -> 
     assert measure.asked == []
 
 
-def test_without_measurements_the_roofline_holds(table: CostTable) -> None:
+def test_unmeasured_graph_takes_the_rooflines_seconds(table: CostTable) -> None:
     training = chain()
     result = estimate(training, table, None, 10)
     assert (result.measured, result.estimated) == (0, 5)
@@ -311,7 +211,9 @@ def test_without_measurements_the_roofline_holds(table: CostTable) -> None:
         ({"Activation": 2e-5}, 0.95, False),
     ],
 )
-def test_what_is_guessed(seconds: dict[str, float], guessed: float, is_timed: bool, table: CostTable) -> None:
+def test_guessed_share_counts_unmeasured_operators(
+    seconds: dict[str, float], guessed: float, is_timed: bool, table: CostTable
+) -> None:
     result = estimate(chain(), table, fixed(**seconds) if seconds else None, 10)
     assert result.guessed == pytest.approx(guessed, abs=0.05)
     assert result.is_timed is is_timed
@@ -331,7 +233,7 @@ def test_an_unmeasurable_operator_follows_the_roofline_and_is_remembered(table: 
     assert table.get(key) is None
 
 
-def test_other_errors_are_not_swallowed(table: CostTable) -> None:
+def test_unexpected_error_of_measuring_is_raised(table: CostTable) -> None:
     def measure(training: TrainingGraph, number: int) -> float:
         raise EchoError("something else")
 
@@ -373,116 +275,3 @@ def test_the_time_limit_is_kept_and_the_candidates_come_first(table: CostTable) 
     assert set(asked) == {"Activation"}
     assert result.measured == len(asked)
     assert estimate(build.graph(), table, measure, 0).measured == result.measured
-
-
-def test_views_and_fused_additions_cost_nothing(table: CostTable) -> None:
-    build = Build()
-    data = build.variable(64, 256)
-    active = build.add("Activation", [data], (64, 256), attrs={"act_type": "relu"})
-    view = build.add("Reshape", [active], (256, 64), inplace=((0, 0, True),))
-    build.add("Reshape", [data], (256, 64), inplace=((0, 0, True),))  # a variable is copied
-    build.add("_grad_add", [view, view], (256, 64), forward=False)
-    seconds = estimate(build.graph(), table, None, 0).seconds
-    assert [cost > 0 for cost in seconds] == [False, True, False, True, False]
-
-
-def test_weight_gradients_that_onednn_adds_up_cost_a_sum(table: CostTable) -> None:
-    build = Build()
-    data, weight, so_far = build.variable(64, 256), build.variable(256, 256), build.variable(256, 256)
-    product = build.add("FullyConnected", [data, weight], (64, 256))
-    gradient = build.add("_backward_FullyConnected", [product, data, weight], (64, 256), (256, 256), forward=False,
-                         control_deps=(product.node,))  # fmt: skip
-    total = build.add("_grad_add", [so_far, Entry(gradient.node, 1)], (256, 256), forward=False)
-    training, measure = build.graph(total), fixed(_grad_add=1e-4)
-    assert estimate(training, table, measure, 10).seconds[total.node] == 0
-    assert estimate(training, table, measure, 10, onednn=True).seconds[total.node] == 1e-4
-
-
-@pytest.mark.usefixtures("parts")
-def test_of_sums_of_gradients_about_as_large_one_is_measured(table: CostTable) -> None:
-    build = Build()
-    for rows in (256, 1024):
-        data, weight, so_far = build.variable(64, 256), build.variable(rows, 256), build.variable(rows, 256)
-        product = build.add("FullyConnected", [data, weight], (64, rows))
-        gradient = build.add("_backward_FullyConnected", [product, data, weight], (64, 256), (rows, 256), forward=False,
-                             control_deps=(product.node,))  # fmt: skip
-        build.add("_grad_add", [so_far, Entry(gradient.node, 1)], (rows, 256), forward=False)
-    measure = fixed(_grad_add=LAUNCH + 1e-4)
-    result = estimate(build.graph(), table, measure, 10, onednn=True)
-    assert set(measure.asked) >= {"_grad_add"}
-    found = sorted(by_op(build.graph(), result.seconds, "_grad_add"))
-    assert found == pytest.approx([LAUNCH + 0.25e-4, LAUNCH + 1e-4])
-
-
-def test_a_dropout_is_recomputed_from_its_mask_but_drawn_once(table: CostTable) -> None:
-    build = Build()
-    build.add("Dropout", [build.variable(1000, 1000)], (1000, 1000), (1000, 1000), random=True)
-    result = estimate(build.graph(), table, None, 0)
-    assert result.step_seconds > 2 * sum(result.seconds)
-
-
-@pytest.mark.usefixtures("parts")
-def test_the_draws_of_a_measured_dropout_are_what_it_takes_beside_its_bytes(table: CostTable) -> None:
-    build = Build()
-    for rows in (1000, 800):  # of the second size none is measured: it is about that of the first
-        build.add("Dropout", [build.variable(rows, 1000)], (rows, 1000), (rows, 1000), random=True)
-    copies = sum(estimate(build.graph(), table, None, 0).seconds)
-    result = estimate(build.graph(), table, fixed(Dropout=1.0), 60)
-    assert sum(result.seconds) == copies, "a clone draws nothing"
-    assert result.step_seconds == pytest.approx(1.8, rel=1e-3)
-    assert (result.guessed, result.is_timed) == (0.0, True)
-
-
-def test_a_signature_holds_no_names_and_no_annotations() -> None:
-    def key(name: str, attrs: dict[str, str]) -> str:
-        build = Build()
-        build.add("Activation", [build.variable(64, 256)], (64, 256), name=name, attrs=attrs)
-        return signature(build.graph(), 1)
-
-    plain = key("relu1", {"act_type": "relu"})
-    assert plain == "Activation(float32[64,256])->float32[64,256]{act_type=relu}"
-    assert key("relu2", {"__layout__": "NCHW", "act_type": "relu"}) == plain
-    assert key("relu1", {"act_type": "tanh"}) != plain
-
-
-def test_signatures_of_gradients_carry_the_attributes_of_their_operator() -> None:
-    training = chain()
-    assert signature(training, len(training.nodes) - 1).endswith("{no_bias=True,num_hidden=256}")
-
-
-def test_signatures_of_equal_nodes_are_equal_and_of_sizes_differ() -> None:
-    first, second = chain(steps=2), chain(steps=3)
-    assert signature(first, 2) == signature(second, 2) == signature(second, 4)
-    assert signature(chain(batch=32), 2) != signature(first, 2)
-
-
-def test_what_follows_a_convolution_is_laid_out_by_onednn() -> None:
-    build = Build()
-    data, weight = build.variable(8, 3, 32, 32), build.variable(16, 3, 3, 3)
-    statistics = [build.variable(16) for _ in range(4)]
-    first = build.add("BatchNorm", [data, *statistics], (8, 3, 32, 32), (3,), (3,))
-    convolved = build.add("Convolution", [first, weight], (8, 16, 30, 30))
-    normal = build.add("BatchNorm", [convolved, *statistics], (8, 16, 30, 30), (16,), (16,))
-    last = build.add("tanh", [normal], (8, 16, 30, 30))
-    training = build.graph(last)
-    assert blocked_nodes(training) == {convolved.node, normal.node}
-    assert "float32[8,16,30,30]~" in signature(training, normal.node)
-    assert "~" not in signature(training, first.node)
-
-
-@pytest.mark.parametrize(
-    ("op", "inputs", "output", "flops"),
-    [
-        ("Convolution", [(8, 16, 10, 10), (32, 16, 3, 3)], (8, 32, 8, 8), 2 * 8 * 32 * 64 * 16 * 9),
-        ("Deconvolution", [(8, 16, 8, 8), (16, 32, 3, 3)], (8, 32, 10, 10), 2 * 8 * 16 * 64 * 32 * 9),
-        ("FullyConnected", [(64, 30, 256), (100, 256)], (64, 30, 100), 2 * 64 * 30 * 100 * 256),
-        ("batch_dot", [(4, 30, 64), (4, 64, 50)], (4, 30, 50), 2 * 4 * 30 * 50 * 64),
-        ("dot", [(30, 64), (64, 50)], (30, 50), 2 * 30 * 50 * 64),
-        ("tanh", [(30, 64)], (30, 64), 0),
-    ],
-)
-def test_work_of_products(op: str, inputs: list[tuple[int, ...]], output: tuple[int, ...], flops: float) -> None:
-    build = Build()
-    build.add(op, [build.variable(*shape) for shape in inputs], output)
-    training = build.graph()
-    assert work(training, training.nodes[-1]).flops == pytest.approx(flops)

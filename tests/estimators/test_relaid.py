@@ -12,7 +12,7 @@ from echo.estimators.inplace import relaid
 from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 S = mx.sym
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -75,7 +75,7 @@ def test_a_map_that_views_alone_read_may_run_again(name: str) -> None:
     assert "map" in {decision.name for decision in optimized.plans[-1].recomputed}
 
 
-def test_what_stays_in_its_layout_is_not_named() -> None:
+def test_maps_that_keep_their_layout_are_not_named() -> None:
     assert install_hook() == ""
 
     def entries(symbol: mx.sym.Symbol) -> set[str]:
@@ -105,7 +105,7 @@ class Net(mx.gluon.HybridBlock):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}], ids=str)
-def test_blocks(flags: dict[str, bool]) -> None:
+def test_block_with_relaid_map_has_stocks_gradients(flags: dict[str, bool]) -> None:
     def gradients(options: dict[str, Any] | None) -> dict[str, Any]:
         net = Net()
         mx.random.seed(3)

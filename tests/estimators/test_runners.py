@@ -23,8 +23,9 @@ from echo.ir.training_graph import DYNAMIC, PEAK, STATIC, MemoryPool, TrainingGr
 from echo.plans.decisions import mark
 from echo.runtime.cached_op import StockCachedOp
 from echo.system.threads import own_binds
-from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of, recomputable
-from tests.made_graphs import Builder
+from tests.support.cases import ALL_CASES, Case, any_case, case_of, recomputable
+from tests.support.made_graphs import Builder
+from tests.support.planning import choice_of
 
 RUNNERS = (STATIC, DYNAMIC)
 RANGES = (0, 1, 2, 16)
@@ -223,7 +224,7 @@ def test_operators_with_state_are_not_offered_to_a_cached_op() -> None:
     from echo.passes.analysis import FindCandidates
     from echo.passes.request import Request
     from echo.plans.options import Options
-    from tests.conftest import FakeFrontend
+    from tests.support.fake_frontend import FakeFrontend
 
     case = any_case("slices")
     request = Request(case.graph, Options(), FakeFrontend(case.training))

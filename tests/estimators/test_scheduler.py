@@ -11,7 +11,7 @@ from echo.estimators import scheduler
 from echo.estimators.scheduler import CHUNKS, LIVE, LiveEvaluator, Scheduler
 from echo.ir.schedule import replay, steps_of
 from echo.policies.data_problem import problem_of_graph
-from tests.data_graphs import chain, random_graph
+from tests.support.data_graphs import chain, random_graph
 
 
 def without_library(*_: object) -> None:

@@ -102,7 +102,7 @@ def test_missing_polib_names_the_extra(package: Path, monkeypatch: pytest.Monkey
         (" \n", ()),
     ],
 )
-def test_tokens(text: str, tokens: tuple[str, ...]) -> None:
+def test_tokenize_splits_words_and_punctuation(text: str, tokens: tuple[str, ...]) -> None:
     assert parallel_text.tokenize(text) == tokens
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.fake_gpu.libraries import build
 from tests.kernels.cuda_emulation import built
-from tests.stub_libraries import WHEELS
+from tests.support.stub_libraries import WHEELS
 
 SETTINGS = {
     "FAKE_CUDA_DEVICES": "2",

@@ -55,7 +55,7 @@ def test_a_driver_that_is_too_old(tmp_path: Path) -> None:
     assert facts["driver"]["remark"] == "too old for echo's kernels; runs CUDA up to 8.0"
 
 
-def test_without_a_device_cpus_train(tmp_path: Path) -> None:
+def test_doctor_without_device_finds_that_cpus_train(tmp_path: Path) -> None:
     status, facts = doctor(tmp_path, FAKE_CUDA_DEVICES="0")
     assert status == 0
     assert facts["devices"]["value"] == 0

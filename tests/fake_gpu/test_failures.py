@@ -45,7 +45,7 @@ def test_a_device_that_refuses_the_kernels_costs_one_warning(settings: dict[str,
     assert "no operator is fused: the kernels do not run on gpu(0)" in said[0]
 
 
-def test_without_cooperative_launches_layers_go_step_by_step(tmp_path: Path) -> None:
+def test_layers_without_cooperative_launches_go_step_by_step(tmp_path: Path) -> None:
     fused, said = train(tmp_path, FAKE_CUDA_COOPERATIVE="720")
     assert fused > 0
     assert len(said) == 1, said

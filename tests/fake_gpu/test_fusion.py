@@ -66,13 +66,13 @@ def test_a_planned_graph_stays_without_when_it_is_reshaped() -> None:
     assert fused_operators(planned.reshape(partial_shaping=True, allow_up_sizing=True, data=(32, 96))) == 0
 
 
-def test_where_nothing_is_gained_the_users_graph_is_fused() -> None:
+def test_graph_without_gain_is_fused_by_mxnet() -> None:
     symbol = mx.sym.sum(mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=96)) * 2)
     assert echo.plan(symbol, ctx=GPU, **SHAPES).changes_nothing
     assert fused_operators(echo.optimize(symbol, strict=True).simple_bind(GPU, **SHAPES)) > 0
 
 
-def test_other_threads_bind_as_the_user_wants() -> None:
+def test_unfused_leaves_binds_of_other_threads_fused() -> None:
     seen: list[int] = []
     with native.unfused():
         thread = threading.Thread(target=lambda: seen.append(fused_operators(chain().simple_bind(GPU, **SHAPES))))

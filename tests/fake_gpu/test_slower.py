@@ -19,7 +19,7 @@ from echo.passes.patterns.sample import sample
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan as runtime_find
 from tests.fake_gpu import device
-from tests.fused_models import EXAMPLES
+from tests.support.fused_models import EXAMPLES
 
 GPU = mx.gpu(0)
 LOSS = "softmax_output"

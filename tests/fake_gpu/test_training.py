@@ -35,7 +35,9 @@ def batches(model: Model, count: int) -> mx.io.NDArrayIter:
 @pytest.mark.parametrize("contexts", [GPUS[:1], GPUS], ids=["one device", "two devices"])
 @pytest.mark.parametrize("kvstore", ["local", "device"])
 @pytest.mark.parametrize("name", ["lm", "nmt", "resnet50_v1"])
-def test_module(name: str, contexts: Sequence[mx.Context], kvstore: str, transparent: Any) -> None:
+def test_module_on_gpus_trains_by_planned_executors(
+    name: str, contexts: Sequence[mx.Context], kvstore: str, transparent: Any
+) -> None:
     data = batches(SMALL[name](), len(contexts))
     names = [[one[0] for one in ones] for ones in (data.provide_data, data.provide_label)]
     module = mx.mod.Module(SMALL[name]().symbol, *names, context=list(contexts))
@@ -102,7 +104,9 @@ def test_a_static_block_takes_on_the_device_what_its_plan_says(flags: dict[str, 
 
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
 @pytest.mark.parametrize("contexts", [GPUS[:1], GPUS], ids=["one device", "two devices"])
-def test_gluon(contexts: Sequence[mx.Context], flags: dict[str, bool], transparent: Any) -> None:
+def test_block_on_gpus_trains_with_recomputed_batch_norm(
+    contexts: Sequence[mx.Context], flags: dict[str, bool], transparent: Any
+) -> None:
     block = mx.gluon.model_zoo.vision.resnet18_v2(classes=10)
     block.initialize(ctx=list(contexts))
     block.hybridize(**flags)

@@ -12,14 +12,14 @@ from echo.frontend.cached import accumulations, as_cached, as_stateful, runner_o
 from echo.frontend.symbols import graph_of
 from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
-from tests.conftest import special_case
+from tests.support.cases import special_case
 
 
 @pytest.mark.parametrize(
     ("alloc", "shape", "runner"),
     [(False, False, DYNAMIC), (False, True, DYNAMIC), (True, False, STATIC), (True, True, SHAPED)],
 )
-def test_flags(alloc: bool, shape: bool, runner: str) -> None:
+def test_flags_of_a_block_decide_its_runner(alloc: bool, shape: bool, runner: str) -> None:
     assert runner_of(alloc, shape) == runner
 
 

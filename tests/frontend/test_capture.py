@@ -81,7 +81,7 @@ def test_marks_are_applied(training: TrainingGraph) -> None:
     assert [node.op for node in marked.nodes if not node.forward].count("tanh") == 1
 
 
-def test_nothing_to_train() -> None:
+def test_capture_of_untrained_graph_raises_unsupported_error() -> None:
     untrained = replace(BINDING, grad_req=("null",) * 3)
     with pytest.raises(UnsupportedError, match="no argument needs a gradient"):
         captured_graph(GRAPH, untrained, mx.cpu())

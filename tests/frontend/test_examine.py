@@ -15,7 +15,7 @@ def test_here_all_fits() -> None:
     assert examine.examine() == ("", "", "", (), False)
 
 
-def test_where_mxnet_cannot_count_its_gpus_cpus_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncountable_gpus_leave_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> int:
         raise mx.MXNetError("CUDA driver version is insufficient for CUDA runtime version")
 

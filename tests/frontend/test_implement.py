@@ -12,7 +12,7 @@ from echo.frontend.implement import implemented
 from echo.ir.gradient_rules import implementations, split_gradients
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph
-from tests.conftest import Case, case_of
+from tests.support.cases import Case, case_of
 
 
 def structure(training: TrainingGraph) -> Any:
@@ -60,7 +60,7 @@ def test_a_gradient_in_two_nodes() -> None:
 
 
 @pytest.mark.parametrize("user", [0, 999])
-def test_what_names_no_gradient_changes_nothing(user: int) -> None:
+def test_rule_for_no_gradient_changes_nothing(user: int) -> None:
     case = dense()
     (rule, *_) = implementations(case.training, True).values()
     assert structure(implemented(case.training, {user: rule})) == structure(case.training)

@@ -21,10 +21,10 @@ from echo import kernels, native
 from echo.errors import PlanError
 from echo.frontend import install, session
 from echo.kernels import library
-from tests.fused_models import EXAMPLES
 from tests.kernels.cuda_emulation import Emulated
 from tests.kernels.cuda_emulation import built as built_emulation
-from tests.training import Record, assert_same, bind, random_arrays, train
+from tests.support.fused_models import EXAMPLES
+from tests.support.training import Record, assert_same, bind, random_arrays, train
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = EXAMPLES["lstm layer"]()
@@ -97,7 +97,7 @@ def test_another_library_in_its_place(folder: Path) -> None:
     check_unfused(f"MXNet does not load {folder / LIBRARY.name}: ")
 
 
-def test_it_comes_back_with_the_library(folder: Path) -> None:
+def test_fusion_comes_back_with_the_library(folder: Path) -> None:
     check_unfused("is not installed")
     kernels.__path__[:] = [str(LIBRARY.parent)]
     library.kernels_library.cache_clear()
@@ -175,7 +175,7 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
         import echo
         from echo.frontend import install
         install.READS = {**install.READS, "kernel_of_tomorrow": ("1", "1", "1")}
-        from tests.fused_models import EXAMPLES
+        from tests.support.fused_models import EXAMPLES
         example = EXAMPLES["lstm layer"]()
         plan = echo.plan(example.symbol, grad_req="write", strict=True, **example.shapes)
         print(json.dumps([len(plan.fused), [note for note in plan.remarks if note.startswith("no operator")]]))
@@ -188,12 +188,12 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fuse", "loaded"), [("0", False), ("1", True)])
-def test_it_is_loaded_where_something_may_be_fused_alone(tmp_path: Path, fuse: str, loaded: bool) -> None:
+def test_kernels_are_loaded_only_if_fusion_is_on(tmp_path: Path, fuse: str, loaded: bool) -> None:
     code = """
         import json
         from pathlib import Path
         import mxnet as mx
-        from tests.fused_models import EXAMPLES
+        from tests.support.fused_models import EXAMPLES
         example = EXAMPLES["lstm layer"]()
         executor = example.symbol.simple_bind(mx.cpu(), **example.shapes)
         print(json.dumps([type(executor).__name__, "libecho_kernels" in Path("/proc/self/maps").read_text()]))

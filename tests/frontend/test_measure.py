@@ -134,7 +134,7 @@ def test_a_node_that_takes_too_long_is_cut_and_scaled(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("fixed", "row"), [(1e-3, 1e-6), (0.0, 1e-6), (1e-3, 0.0)])
-def test_what_packs_its_parameters_takes_a_constant_and_a_part_that_grows(
+def test_packing_operator_is_measured_at_two_batches_and_extrapolated(
     fixed: float, row: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     product = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, name="product")
@@ -197,7 +197,7 @@ def _dropout() -> mx.sym.Symbol:
         (_dropout(), "Dropout", 1024, 1.0),  # which writes its mask, too
     ],
 )
-def test_what_comes_from_memory_takes_longer_than_its_parts(
+def test_operator_that_streams_memory_takes_longer_than_its_parts(
     symbol: mx.sym.Symbol, op: str, rows: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By as much as a sum of two arrays does, measured once for a device."""
@@ -263,7 +263,7 @@ def test_sums_of_gradients_are_timed(meter: Meter) -> None:
     assert meter(graph, numbers(graph, "_grad_add")[0]).seconds > 0
 
 
-def test_what_draws_random_numbers_is_timed_with_its_draws(meter: Meter) -> None:
+def test_random_operator_is_timed_with_its_draws(meter: Meter) -> None:
     """They are those of the process that measures: the user's own come as if nothing had been measured."""
     data = mx.sym.var("data")
     graph = training(mx.sym.Dropout(data, p=0.5) * mx.sym.random.uniform(shape=(64, 64)), data=(64, 64))
@@ -289,7 +289,7 @@ def test_foreign_code_and_index_driven_operators_are_refused(meter: Meter) -> No
             meter(graph, only(graph, op))
 
 
-def test_what_mxnet_refuses_is_unmeasurable(meter: Meter) -> None:
+def test_node_that_mxnet_refuses_is_unmeasurable(meter: Meter) -> None:
     graph = training(mx.sym.linalg.gemm2(mx.sym.var("a"), mx.sym.var("b")), a=(8, 16), b=(16, 4))
     number = only(graph, "_linalg_gemm2")
     assert meter(graph, number).seconds > 0
@@ -325,7 +325,7 @@ def test_measuring_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_was_spent_and_disturbed_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_spent_time_and_disturbance_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = training(mx.sym.Activation(mx.sym.var("data"), act_type="tanh"), data=(64, 8))
     answers = iter([{"too_long": 4.0, "once": 0.5, "spent": 3.0}, {"seconds": 1.0, "spent": 2.0, "disturbed": True}])
     monkeypatch.setattr(measure, "ask", lambda *_: next(answers))

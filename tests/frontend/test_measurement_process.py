@@ -87,7 +87,7 @@ def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("reply", [b"nonsense\n", b"[]\n", b'{"seconds": -1}\n', b'{"seconds": "1"}\n', b""])
-def test_what_the_process_says_is_not_believed(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_reply_raises_unmeasurable_error(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def another(_: float, action: Callable[[], Any]) -> Any:
         return None if action() is None else reply  # what is sent is sent
 
@@ -159,7 +159,7 @@ def test_an_operator_that_ends_the_process_is_estimated_from_then_on(
     assert again.decisions == plan.decisions
 
 
-def test_without_processes_everything_is_estimated(
+def test_refused_process_leaves_everything_estimated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*_: Any, **__: Any) -> int:
@@ -251,7 +251,7 @@ def within(limit: float, condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_it_ends_with_the_program(tmp_path: Path) -> None:
+def test_worker_exits_with_parent(tmp_path: Path) -> None:
     code = (
         HEAD
         + """
@@ -275,7 +275,7 @@ with measurement_process.measuring():
     "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
     "os.chdir('/')",
 ])  # fmt: skip
-def test_whatever_the_program_does_with_files_and_signals(before: str, tmp_path: Path) -> None:
+def test_measuring_survives_closed_files_and_foreign_signal_handlers(before: str, tmp_path: Path) -> None:
     code = (
         HEAD
         + f"""

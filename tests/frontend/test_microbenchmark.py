@@ -14,7 +14,7 @@ from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.microbenchmark import Microbenchmark, Variable
-from tests.conftest import case_of
+from tests.support.cases import case_of
 
 BATCH = 64
 UINT8 = 3
@@ -74,7 +74,7 @@ def test_a_large_node_is_cut_along_its_batch() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0, 4), (1,)])
-def test_what_makes_one_number_of_many_is_not_cut(shape: tuple[int, ...]) -> None:
+def test_reduction_over_the_batch_is_not_cut(shape: tuple[int, ...]) -> None:
     nodes = (TrainingNode("null", "data", (TensorType((BATCH, 8)),)),
              TrainingNode("_np_sum", "sum", (TensorType(shape),), (Entry(0, 0),)))  # fmt: skip
     graph = TrainingGraph(nodes, (Entry(1, 0),), 1, 0)
@@ -168,7 +168,7 @@ def test_attention_is_cut_with_its_masks(mask: tuple[int, ...] | None, excess_: 
 
 
 @pytest.mark.parametrize("name", ["drop", "drop_backward", "fc", "tanh"])
-def test_what_may_run_alone(name: str) -> None:
+def test_operators_that_may_run_alone_are_accepted(name: str) -> None:
     """Random numbers, too: the process that measures has its own."""
     refuse(GRAPH, GRAPH.nodes[number(name)])
 
@@ -213,7 +213,7 @@ def test_the_gradient_of_a_product_is_cut_as_the_product_is() -> None:
     assert sizes["_backward_FullyConnected"] == sizes["FullyConnected"] > 2
 
 
-def test_what_moves_too_much_is_refused() -> None:
+def test_operator_that_moves_too_many_bytes_is_refused() -> None:
     at = number("tanh")
     nodes = [node.having(outputs=(TensorType((2, 1 << 28)),)) if k in (at, GRAPH.nodes[at].inputs[0].node) else node
              for k, node in enumerate(GRAPH.nodes)]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from echo.errors import UnsupportedError
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
-from tests.conftest import Case, model_case
+from tests.support.cases import Case, model_case
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_forward_nodes_have_the_types_of_the_training_graph(case: Case) -> None:
     assert all(node.forward for node in forward.nodes)
 
 
-def test_nothing_to_train(case: Case) -> None:
+def test_forward_graph_of_untrained_symbol_raises_unsupported_error(case: Case) -> None:
     untrained = replace(case.binding, grad_req=("null",) * len(case.binding.grad_req))
     with pytest.raises(UnsupportedError, match="no argument needs a gradient"):
         forward_graph(case.graph, untrained, mx.cpu())

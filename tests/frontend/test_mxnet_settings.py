@@ -50,7 +50,7 @@ def test_a_child_has_all_variables_as_they_were(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("before", [None, "4"])
-def test_it_is_put_back(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_match_range_is_put_back_after_errors(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MATCH_RANGE_VARIABLE, "1")
     if before is None:
         monkeypatch.delenv(MATCH_RANGE_VARIABLE)
@@ -72,14 +72,14 @@ def test_none_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("4", 4), ("", 16), ("-1", 16), ("many", 16)])
-def test_what_mxnet_would_use(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_match_range_is_that_of_mxnet(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MATCH_RANGE_VARIABLE, text)
     assert default_match_range() == expected
     monkeypatch.delenv(MATCH_RANGE_VARIABLE)
     assert default_match_range() == 16
 
 
-def test_other_threads_wait() -> None:
+def test_second_thread_waits_for_the_match_range() -> None:
     entered = threading.Event()
 
     def enter() -> None:
@@ -105,7 +105,7 @@ def test_a_child_of_another_thread_has_the_users_own(monkeypatch: pytest.MonkeyP
         assert default_match_range() == 3
 
 
-def test_nothing_is_fused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_fuses_no_pointwise_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FUSION_VARIABLE, "1")
     assert not fuses(mx.cpu())
 
@@ -209,7 +209,7 @@ def test_mxnets_own_onednn_rnn_there_and_something_elsewhere(
 KIND = "MXNET_GPU_MEM_POOL_TYPE"
 
 
-def test_what_is_planned_once_and_what_is_freed_at_once_comes_from_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_and_unpooled_memory_comes_from_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pool("cpu", DYNAMIC) is None
     assert [pool("gpu", runner) for runner in (EXECUTOR, STATIC, SHAPED)] == [None] * 3
     monkeypatch.setenv(KIND, "Unpooled")

@@ -31,7 +31,7 @@ def test_cached_ops_draw_from_all(text: str | None, cpu: int, gpu: int, monkeypa
     [(None, STATIC, None), ("4", STATIC, None), ("32", STATIC, "32"), ("32", SHAPED, None), ("1", SHAPED, "1"),
      ("32", EXECUTOR, None)],
 )  # fmt: skip
-def test_other_numbers_are_settings_of_plans(
+def test_spaces_other_than_the_default_are_settings_of_plans(
     text: str | None, runner: str, setting: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MXNET_CPU_TEMP_COPY", raising=False)

@@ -98,7 +98,7 @@ def test_the_driver_says_which_it_is(no_driver: Path, monkeypatch: pytest.Monkey
     assert "driver 535.104.05, " in gpu_text(Cuda([b"NVIDIA T4"]), 0), "where NVML fails, the file is there"
 
 
-def test_without_cudas_libraries_a_gpu_has_no_name(no_driver: Path) -> None:
+def test_gpu_without_cuda_libraries_has_no_name(no_driver: Path) -> None:
     assert gpu_text(object(), 0) == "?, driver ?, CUDA ?/?, cuDNN ?"
     assert device_key(mx.gpu(0)) != device_key(mx.cpu())
 

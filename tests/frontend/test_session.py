@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_nothing_is_asked_twice(asked: list[str]) -> None:
+def test_session_asks_mxnet_once(asked: list[str]) -> None:
     one = session()
     for _ in range(2):
         assert one.differentiate() is one.differentiate()
@@ -71,7 +71,7 @@ def test_a_cached_op_is_planned_by_its_own_rule() -> None:
     assert block.chunks(block.graph) is None
 
 
-def test_where_mxnet_would_fuse_planned_graphs_again_nothing_is_planned(
+def test_session_that_mxnet_would_fuse_again_plans_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As under a CUDA build in which the hook does not find how it asks for variables."""
@@ -88,7 +88,7 @@ def test_where_mxnet_would_fuse_planned_graphs_again_nothing_is_planned(
 
 
 @pytest.mark.skipif(mx.runtime.Features().is_enabled("CUDA"), reason="this MXNet knows GPUs")
-def test_without_cuda_a_gpu_is_refused() -> None:
+def test_gpu_without_cuda_raises_unsupported_error() -> None:
     symbol = mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=8)) * 2
     with pytest.raises(UnsupportedError, match=r"gpu\(0\) needs CUDA, which this MXNet was built without"):
         echo.plan(symbol, ctx=mx.gpu(), grad_req="write", data=(4, 8))

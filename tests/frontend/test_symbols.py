@@ -29,7 +29,7 @@ from echo.frontend.symbols import (
 from echo.ir.graph import VARIABLE, Entry, Node
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_saved_symbol_loads_unchanged(tmp_path: Path) -> None:
     symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc", attr={"__text__": "a\tb"})
     symbol.save(str(tmp_path / "symbol.json"))
     found = load_symbol(tmp_path / "symbol.json")
@@ -37,14 +37,14 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"nodes": 3}', '{"nodes": [], "nodes": []}', "\xff"])
-def test_what_is_no_symbol_is_named(text: str, tmp_path: Path) -> None:
+def test_file_without_symbol_raises_graph_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "symbol.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(GraphError, match=f"{path} is not a symbol saved by MXNet"):
         load_symbol(path)
 
 
-def test_what_mxnet_refuses_is_one_line(tmp_path: Path) -> None:
+def test_symbol_that_mxnet_refuses_raises_one_line(tmp_path: Path) -> None:
     path = tmp_path / "symbol.json"
     value = json.loads(mx.sym.tanh(mx.sym.var("x")).tojson())
     value["nodes"][1]["op"] = "no_such_operator"
@@ -100,7 +100,7 @@ def test_a_symbol_of_echos_own_takes_nothing_of_the_programs_scopes() -> None:
     assert symbol.attr_dict() == {}
 
 
-def test_what_a_bind_infers() -> None:
+def test_binding_infers_shapes_types_and_requests() -> None:
     found = infer_binding(network(), {"data": (4, 3)}, grad_req={"fc_weight": "add"})
     assert dict(zip(network().list_arguments(), found.arg_shapes)) == {
         "data": (4, 3), "fc_weight": (5, 3), "fc_bias": (5,), "norm_gamma": (5,), "norm_beta": (5,),

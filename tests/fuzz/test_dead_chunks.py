@@ -38,7 +38,7 @@ def test_a_chunk_is_dead_behind_its_last_reader() -> None:
     assert plan(storage=(-1, 0, 1, 2)).dead == {2: (0,), 3: (1,)}
 
 
-def test_what_a_later_pass_reads_lives_on() -> None:
+def test_chunk_that_a_later_pass_reads_lives_on() -> None:
     assert plan(counts=[1, 2, 1, 1]).dead == {3: (1,)}
 
 
@@ -71,7 +71,7 @@ def handle(array: Any) -> int:
     return int(address)
 
 
-def test_what_nobody_reads_any_more_is_overwritten() -> None:
+def test_chunk_without_readers_is_overwritten() -> None:
     assert install_hook() == ""
     arrays = {name: mx.nd.ones((4,)) for name in "abc"}
     walk = Pass(plan())
@@ -98,7 +98,7 @@ def test_integers_become_large() -> None:
     assert (array.asnumpy() == 0x7F7F7F7F).all()
 
 
-def test_what_is_let_go_stays_as_it_is() -> None:
+def test_forgotten_pass_overwrites_nothing() -> None:
     array = mx.nd.ones((4,))
     walk, before = Pass(plan()), TALLY.filled
     walk.see("a_output", handle(array))

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from fuzz import file_edits
-from tests.conftest import any_case
+from tests.support.cases import any_case
 
 
 def test_junk_is_never_put_into_itself() -> None:

@@ -34,7 +34,7 @@ def test_difference_is_told() -> None:
     assert judged(0.6) == "step 0: output 0: 1.0e-01 of the largest element"
 
 
-def test_what_differs_in_another_run_of_the_same_is_undefined() -> None:
+def test_value_that_differs_in_a_second_run_is_undefined() -> None:
     with pytest.raises(Undefined, match="step 0: output 0"):
         judged(0.6, again=[0.5, 0.51])
     assert judged(0.6, again=[0.5])
@@ -158,7 +158,7 @@ def test_a_gradient_of_many_terms_is_asked_for_in_another_process() -> None:
 
 @pytest.mark.parametrize("code", ["mx.sym.Dropout({0}, p=0.4)", "mx.sym.Cast({0}, dtype='float16')",
                                   "{0} + mx.sym.random.uniform(0, 0.1, shape=(2, 3))"])  # fmt: skip
-def test_what_float64_does_not_tell(code: str) -> None:
+def test_random_and_float16_programs_are_not_comparable(code: str) -> None:
     lines = (argument("data0", (2, 3)), Line(code, (0,), (2, 3)))
     assert not comparable(Program(lines, (1,)))
     assert comparable(Program(lines, (0,)))

@@ -18,7 +18,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.mxnet_settings import match_range
 from fuzz import dead_chunks
 from fuzz.poison import poisoned
-from tests.training import assert_same, bind, random_arrays, recomputing, train
+from tests.support.training import assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
 
@@ -239,7 +239,7 @@ def test_monitors_of_the_users_come_first() -> None:
     assert_same(got, train(bind(symbol, values), 1))
 
 
-def test_nothing_is_overwritten_outside() -> None:
+def test_poison_outside_its_block_overwrites_nothing() -> None:
     symbol = chain()
     values = random_arrays(symbol, {"data": (4, 6)})
     with poisoned():

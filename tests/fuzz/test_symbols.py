@@ -31,7 +31,7 @@ def hook() -> None:
 
 
 @BOTH
-def test_same_seed_same_program(kind: ModuleType) -> None:
+def test_equal_seeds_draw_equal_programs(kind: ModuleType) -> None:
     drawn = [kind.draw(seed) for seed in (1, 2, 1)]
     assert drawn[0] == drawn[2] != drawn[1]
     assert Program.from_json(drawn[1].to_json()) == drawn[1]
@@ -39,7 +39,7 @@ def test_same_seed_same_program(kind: ModuleType) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["symbols", "blocks"])
-def test_nothing_differs(kind: str) -> None:
+def test_first_twelve_programs_train_without_differences(kind: str) -> None:
     """In processes of their own: MXNet itself leaves some programs with memory in disorder."""
     seen: dict[int, str] = {}
     run_batches(kind, 0, 12, math.inf, lambda _, seed, outcome: seen.update({seed: outcome["kind"]}))
@@ -98,7 +98,7 @@ def _refused(seed: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["symbols", "blocks"])
-def test_driver(kind: str, tmp_path: Path) -> None:
+def test_driver_finds_no_differences_and_writes_json(kind: str, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, "-m", "fuzz", "--minutes", "0.2", "--kinds", kind, "--json", str(result)]
     done = subprocess.run([*command, "--found", str(tmp_path / "found"), "--seed", "7"], capture_output=True, text=True,

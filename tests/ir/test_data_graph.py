@@ -11,7 +11,7 @@ import pytest
 from echo.errors import GraphError
 from echo.ir.data_graph import dag_of, load_dag
 from echo.ir.schedule import replay
-from tests.data_graphs import ILP, ILP_NAMES, ilp_graph
+from tests.support.data_graphs import ILP, ILP_NAMES, ilp_graph
 
 
 def small() -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_a_small_graph() -> None:
     assert dag_of(without).seconds == (1.0,) * 5
 
 
-def test_what_hangs_loose_runs_where_it_stands() -> None:
+def test_unread_nodes_run_where_they_stand() -> None:
     """A part of its own and a node that nobody reads take their bytes while they are needed, and no longer."""
     value = small()
     value["nodes"][1:1] = [

@@ -26,10 +26,10 @@ from echo.ir.training_graph import TrainingGraph
 from echo.planning.planner import Planner
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
-from tests.conftest import Case, case_of
 from tests.ir.test_ops_cached import DYNAMIC, STATIC
 from tests.ir.test_ops_cached import run as run_cached
-from tests.training import Record, assert_alive, assert_same, bind, random_arrays, recomputing, train
+from tests.support.cases import Case, case_of
+from tests.support.training import Record, assert_alive, assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
 SHAPES = {"data": (8, 72)}
@@ -156,7 +156,7 @@ def test_the_order() -> None:
     assert {(weights, 1), (data, 0)} <= read  # each is computed once
 
 
-def test_what_waits_is_smaller_than_what_goes() -> None:
+def test_split_gradient_waits_only_if_smaller_than_what_it_frees() -> None:
     assert names(case(network(one(8, "a"), one(2, "b"), one(4, "c")))) == ["b"]
     assert names(case(network(one(16, "a"), one(16, "b")))) == []
     assert names(case(network(one(15, "a"), one(15, "b")))) in (["a"], ["b"])

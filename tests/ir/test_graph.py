@@ -212,7 +212,7 @@ def test_node_row_ptr_counts_outputs() -> None:
 # Changing a graph gives another one --------------------------------------------------------------------------
 
 
-def test_with_attrs_adds_and_keeps() -> None:
+def test_with_attrs_adds_attributes_to_a_copy() -> None:
     graph = graph_of(batch_norm())
     conv = next(number for number, node in enumerate(graph.nodes) if node.op == "Convolution")
     changed = graph.with_attrs({conv: {"mark": "1"}})
@@ -230,7 +230,7 @@ def test_with_names_needs_one_for_each_node() -> None:
         graph.with_names(["a", "b"])
 
 
-def test_prints(golden: Callable[[str, str], None]) -> None:
+def test_graph_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
     with mx.name.NameManager():
         parts = mx.sym.split(mx.sym.FullyConnected(var("data"), num_hidden=8, name="fc"), num_outputs=2, name="parts")
         loop, _ = mx.sym.contrib.foreach(lambda item, state: (item + state, state), parts[0], parts[1], name="loop")
@@ -309,7 +309,7 @@ def test_broken_graph_is_refused(path: tuple[Any, ...], new: Any, message: str) 
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [], {}, [1, 2]])
-def test_what_is_no_graph_at_all(value: Any) -> None:
+def test_value_that_is_no_graph_raises_graph_error(value: Any) -> None:
     with pytest.raises(GraphError, match="not an NNVM graph"):
         Graph.from_json(value)
 

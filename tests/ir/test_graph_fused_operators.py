@@ -10,7 +10,7 @@ from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 A, B, C = (Entry(number) for number in range(3))
 
 
-def test_what_is_not_read_is_replaced_by_the_first_that_is() -> None:
+def test_unread_input_of_a_gradient_is_replaced_by_the_first_read() -> None:
     """Of relu, the gradient reads its output's gradient and the bits: neither the input nor the output."""
     node = fused_node("relu", "it", (A,))
     assert (node.op, node.name, node.inputs) == (PREFIX + "relu", "it", (A,))
@@ -40,7 +40,7 @@ def test_a_gradient_that_reads_nothing_is_left_alone() -> None:
         (Node(PREFIX + "gru_cell", "it"), 1),
     ],
 )
-def test_outputs(node: Node, count: int) -> None:
+def test_number_of_outputs_follows_from_attributes(node: Node, count: int) -> None:
     assert num_outputs(node) == count
 
 

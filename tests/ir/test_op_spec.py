@@ -69,7 +69,7 @@ def test_texts_are_read_back(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a>b", "a>b:", "a>b:x", "a>b:0,", "a>b:f", "a>b:s1"])
-def test_other_texts_are_refused(text: str) -> None:
+def test_malformed_rule_text_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         GradientRule.parse(text)
 
@@ -113,7 +113,7 @@ def test_all_values_but_these() -> None:
     assert not other({"mode": "always"})
 
 
-def test_flags() -> None:
+def test_flags_are_read_in_every_spelling() -> None:
     for text in ("True", "true", "TRUE", "1"):
         assert when_set("use_length")({"use_length": text})
         assert not unless_set("use_length")({"use_length": text})

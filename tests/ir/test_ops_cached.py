@@ -14,8 +14,8 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.ops import spec
 from echo.ir.recompute_rules import recomputable_outputs
 from echo.runtime.cached_op import StockCachedOp
-from tests.ir.test_ops import BUILDS, Build, node_under, symbol_with
-from tests.training import assert_same, random_arrays, recomputing
+from tests.support.operator_builds import BUILDS, Build, node_under, symbol_with
+from tests.support.training import assert_same, random_arrays, recomputing
 
 DYNAMIC: dict[str, Any] = {"inline_limit": 0}
 STATIC: dict[str, Any] = {"static_alloc": True, "static_shape": True}

@@ -26,7 +26,7 @@ from echo.ir.training_node import TensorType, TrainingNode
         ("LeakyReLU", {"act_type": "rrelu"}, 0, "LeakyReLU with act_type=rrelu was never tried"),
     ],
 )
-def test_reasons(op: str, attrs: dict[str, str], position: int, reason: str) -> None:
+def test_readers_of_more_than_inputs_have_a_reason(op: str, attrs: dict[str, str], position: int, reason: str) -> None:
     found = why_not_reader(op, attrs, position)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
@@ -55,7 +55,7 @@ def test_masks_of_cudnn_are_refused() -> None:
     assert why_not(node, "cpu", hook=True) == ""
 
 
-def test_on_a_gpu_only_the_hook_runs_batch_norm_again() -> None:
+def test_batch_norm_on_a_gpu_needs_the_hook() -> None:
     """Its clone leaves the moving statistics as they are; MXNet's own mirroring would move them twice."""
     node = TrainingNode("BatchNorm", "normal", (TensorType((2,)),), mutates=True)
     assert why_not(node, "gpu", hook=True) == ""

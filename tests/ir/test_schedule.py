@@ -12,9 +12,9 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import first_backward, once, replay, steps_of, with_clones
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
-from tests.conftest import ALL_CASES, Case, any_case, case_of, special_case
-from tests.data_graphs import chain
-from tests.made_graphs import Builder
+from tests.support.cases import ALL_CASES, Case, any_case, case_of, special_case
+from tests.support.data_graphs import chain
+from tests.support.made_graphs import Builder
 
 # nodes 0, 1, 2 are the chain, 3 the loss, 4, 5, 6 the gradients of 2, 1, 0: each reads the gradient before and its map
 TRAINING, SECONDS = chain(3)
@@ -25,7 +25,7 @@ def order(splits: dict[int, tuple[int, ...]], **more: object) -> list[int]:
     return [step.node for step in steps_of(TRAINING, splits, **more)]  # type: ignore[arg-type]
 
 
-def test_nothing_runs_again_without_splits() -> None:
+def test_schedule_without_splits_runs_each_node_once() -> None:
     assert order({}) == ORDER
     assert all(step.node == step.slot for step in steps_of(TRAINING, {}))
 
@@ -44,7 +44,7 @@ def test_copies_run_just_before_they_are_read(splits: dict[int, tuple[int, ...]]
     assert order(splits) == expected
 
 
-def test_what_does_not_come_from_copies_is_read_where_it_was() -> None:
+def test_input_without_copy_is_read_where_it_was() -> None:
     splits = {0: (4,), 1: (4,)}
     assert order(splits, again=frozenset({Entry(1)})) == [0, 1, 2, 3, 4, 1, 5, 6]
 

@@ -17,8 +17,8 @@ from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from tests.conftest import case_of, model_case
-from tests.made_graphs import Builder
+from tests.support.cases import case_of, model_case
+from tests.support.made_graphs import Builder
 
 MODELS = ["nmt", "lm", "resnet50_v2", "densenet121"]
 
@@ -303,6 +303,6 @@ def test_adding_up_gradients_plans_as_writing_them() -> None:
     assert [node.op for node in write.nodes] == [node.op for node in add.nodes]
 
 
-def test_nothing_to_train_is_refused() -> None:
+def test_untrained_graph_raises_unsupported_error() -> None:
     with pytest.raises(UnsupportedError, match="no argument needs a gradient"):
         case_of(perceptron(), SHAPES, grad_req="null")

@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 from echo.ir.training_graph import MemoryPool, common_subexpressions
-from tests.conftest import case_of, model_case
+from tests.support.cases import case_of, model_case
 
 MB = 1 << 20
 SIZES = {  # of a request: the block in MXNet's naive pool, and in the one of powers of two
@@ -57,7 +57,7 @@ def test_equal_operators_stand_for_each_other() -> None:
     assert names == {"second": "first", "right": "left"}
 
 
-def test_other_attributes_keep_operators_apart() -> None:
+def test_equal_operators_with_differing_attributes_stay_apart() -> None:
     x = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=6, name="fc")
     with mx.AttrScope(__role__="one"):
         first = mx.sym.tanh(x, name="first")

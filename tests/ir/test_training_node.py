@@ -12,7 +12,7 @@ from echo.errors import GraphError
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import FLAGS, TensorType, TrainingNode, node_from_json, node_to_json, tensor_type
-from tests.made_graphs import Builder
+from tests.support.made_graphs import Builder
 
 NODE = TrainingNode(
     "Dropout", "drop", (TensorType((2, 3)), TensorType((2, 3), 3)), (Entry(1), Entry(2, 1)), (0,), {"p": "0.5"},
@@ -24,7 +24,7 @@ NODE = TrainingNode(
 @pytest.mark.parametrize(
     ("kind", "itemsize"), [("float32", 4), ("float16", 2), ("uint8", 1), ("int64", 8), ("bfloat16", 2)]
 )
-def test_sizes(kind: str, itemsize: int) -> None:
+def test_tensor_type_knows_its_bytes(kind: str, itemsize: int) -> None:
     found = TensorType((2, 3), FLAGS[kind])
     assert (found.dtype, found.elements, found.itemsize, found.bytes) == (kind, 6, itemsize, 6 * itemsize)
     assert TensorType((), FLAGS[kind]).elements == 1
@@ -62,7 +62,7 @@ def test_having_is_replace() -> None:
         ({"untouched": frozenset()}, True, {0}),
     ],
 )
-def test_what_follows(changes: dict[str, Any], masked: bool, unowned: set[int]) -> None:
+def test_node_facts_follow_from_its_fields(changes: dict[str, Any], masked: bool, unowned: set[int]) -> None:
     node = NODE.having(**changes)
     assert node.is_masked == masked
     assert node.unowned == unowned

@@ -142,7 +142,7 @@ def test_right_calls_pass() -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_workspaces(name: str) -> None:
+def test_workspace_too_small_or_out_of_line_is_refused(name: str) -> None:
     """Of the size that the kernel asks for, with and without data; a smaller one is refused, and one out of line."""
     case = draw(name, SMALL[name])
     outputs = run_forward(case, call)
@@ -202,7 +202,7 @@ def run_raw(raw: Any) -> None:
         raise library._error()
 
 
-def test_what_only_c_can_pass() -> None:
+def test_malformed_call_from_c_raises_kernel_error() -> None:
     def raw() -> Any:
         return library._call_of("lstm_cell", *[lstm()[part] for part in ("inputs", "outputs", "req", "params")])
 

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", SPECS)
-def test_shapes(name: str, dtype: str) -> None:
+def test_kernel_of_any_shape_equals_its_reference(name: str, dtype: str) -> None:
     absences = (False, True) if any(tensor.optional for tensor in SPECS[name].inputs) else (False,)
     for dims, params, absent in itertools.product(sizes_of(name), PARAMS.get(name, [{}]), absences):
         check_case(draw(name, dims, dtype, absent=absent, **params), call)
@@ -81,7 +81,7 @@ def test_skipped_outputs_stay_as_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
-def test_lengths(dtype: str) -> None:
+def test_lengths_of_any_type_and_out_of_range_are_clipped(dtype: str) -> None:
     """Any of the three types; negative lengths count as 0, too long ones as all."""
     lengths = np.array([-1, 0, 3, 5, 9]).astype(dtype)
     attention = draw("attention", {"N": 5, "Tq": 2, "Tk": 5, "D": 3, "Dv": 4}, seed=6)

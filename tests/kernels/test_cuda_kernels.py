@@ -129,7 +129,7 @@ def test_weights_that_do_not_fit_on_a_multiprocessor(backend: Emulated) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "off"), [("float32", 2e-5), ("float16", 8e-3)])
-def test_what_is_allowed_is_little(backend: Emulated, dtype: str, off: float) -> None:
+def test_result_off_by_more_than_allowed_fails(backend: Emulated, dtype: str, off: float) -> None:
     """A result that is off by so much of its size fails, and the kernels' are within half of what is allowed."""
     case = Case("lstm_cell", {"B": 3, "H": 33})
 

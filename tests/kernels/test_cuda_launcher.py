@@ -95,7 +95,7 @@ def test_kernels_are_loaded_when_they_are_first_asked_for(backend: Emulated) -> 
     assert backend.loads() == ["lstm_cell_f32", "gemm_inputs_small_f32", "lstm_small_steps_f32"]
 
 
-def test_who_loads_a_kernel_keeps_nobody_waiting(backend: Emulated) -> None:
+def test_loading_a_kernel_blocks_no_other_launch(backend: Emulated) -> None:
     """Neither those who ask for another kernel, nor those who ask for the same on another device."""
     backend.driver.fake_new_contexts()
     backend.driver.fake_hold(b"relu_f32")
@@ -288,7 +288,7 @@ def test_a_layer_in_pieces(backend: Emulated, bounded: Path, dtype: str, reverse
 
 
 @pytest.mark.parametrize(("classes", "fits"), [(2**31 - 129, True), (2**31 - 128, False)])
-def test_more_classes_than_a_device_counts(classes: int, fits: bool) -> None:
+def test_too_many_classes_raise_kernel_error(classes: int, fits: bool) -> None:
     """The arrays are room that nobody touches."""
     w, prob = np.empty((classes, 1), np.float16), np.empty((1, classes), np.float16)
     inputs, params = [np.ones((1, 1), np.float16), w, None, np.zeros(1, np.float32)], list(LOSS.values())

@@ -14,5 +14,5 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulati
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_gradients(name: str) -> None:
+def test_gradients_of_saturated_gates_are_right_by_element(name: str) -> None:
     check_saturated(name, Emulated(built().driver, built().kernels).run)

@@ -63,7 +63,7 @@ def test_the_same_bits_as_mxnet(p: float, dtype: str) -> None:
     assert not same_bits(kernel_dropout(x, p, other)[1], kernel_dropout(x, p, states)[1])
 
 
-def test_nothing_is_drawn_where_all_is_kept() -> None:
+def test_dropout_that_keeps_all_draws_nothing() -> None:
     """As in MXNet, whose generator stays where it is."""
     states = mxnet_states(1)
     before = states.copy()
@@ -91,7 +91,7 @@ def test_philox_goes_on_where_an_offset_says() -> None:
 
 
 @pytest.mark.parametrize("keep", [0.0, -0.5, 1.5, float("nan"), 1e-60])
-def test_what_keep_may_not_be(keep: float) -> None:
+def test_invalid_keep_raises_kernel_error(keep: float) -> None:
     x = np.ones(8, np.float32)
     with pytest.raises(KernelError, match=r"dropout: keep is .*, expected a probability above 0"):
         call("dropout", [x], [x.copy(), np.empty(1, np.uint8)], params=(keep, 0, 0))
@@ -115,7 +115,7 @@ def test_the_bits_behind_the_first_element(sizes: tuple[int, int, int], dtype: s
     assert np.array_equal(ours, theirs)
 
 
-def test_where_nothing_is_trained_no_bit_is_drawn() -> None:
+def test_mask_of_inference_draws_nothing() -> None:
     states = mxnet_states(5)
     before = states.copy()
     bits, factor = np.zeros(2, np.uint8), np.zeros(1, np.float32)

@@ -131,7 +131,9 @@ def check_products(opened: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_products(level: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_integers_are_exact(
+    level: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check_products(open_at(library, level, tmp_path, monkeypatch))
 
 
@@ -150,7 +152,7 @@ def test_threads_change_nothing(level: str, library: Path, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_nothing_beyond_the_operands_is_read(
+def test_product_reads_nothing_beyond_its_operands(
     level: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operands that end where a page begins that nobody may read: reading it would end the process."""

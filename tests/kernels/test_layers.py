@@ -26,7 +26,7 @@ def dims(T: int, B: int, I: int, H: int) -> dict[str, int]:  # noqa: E741
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("H", [1, 7, 33, 650])
 @pytest.mark.parametrize("name", LAYERS)
-def test_sizes(name: str, H: int, dtype: str) -> None:
+def test_layers_of_50_steps_are_within_tolerance(name: str, H: int, dtype: str) -> None:
     """The tolerances of all kernels hold for 50 steps too, in float16 with `pre` and y rounded at each step."""
     for number, (T, B) in enumerate((T, B) for T in (1, 2, 50) for B in (1, 3, 17)):
         wide = H + 5 if number % 2 else max(H - 3, 1)

@@ -51,7 +51,7 @@ def test_the_best_is_taken() -> None:
 
 
 @pytest.mark.parametrize("asked", LEVELS)
-def test_less_is_taken_where_it_is_asked_for(asked: str) -> None:
+def test_lower_level_is_taken_if_asked_for(asked: str) -> None:
     assert used(asked)[0] == max(asked, best(), key=LEVELS.index)
 
 

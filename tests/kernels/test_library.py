@@ -21,7 +21,7 @@ OPERATORS = sorted(set(SPECS) - {"dropout"})
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("absent", [False, True])
 @pytest.mark.parametrize("kernel", OPERATORS)
-def test_it_is_what_the_calls_ask_for(kernel: str, absent: bool, dtype: str, backend: str) -> None:
+def test_operator_workspace_is_that_of_its_calls(kernel: str, absent: bool, dtype: str, backend: str) -> None:
     sizes = {name: size for name, size in SIZES.items() if name != "n" or kernel not in ("attention", "draw_mask")}
     case = draw(kernel, sizes, dtype, absent=absent)
     outputs = case.empty(case.spec.outputs, case.spec.outputs)
@@ -74,7 +74,7 @@ def test_a_call_writes_its_outputs() -> None:
     assert (y.tolist(), bits.tolist()) == ([0, 2, 3, 0, 5], [0b10110])
 
 
-def test_what_happens_to_outputs() -> None:
+def test_outputs_are_written_added_to_or_skipped() -> None:
     y, bits = outputs()
     call("relu", [X], [y, bits], [SKIP, WRITE])
     assert (y.tolist(), bits.tolist()) == ([7] * 5, [0b10110])
@@ -113,7 +113,7 @@ def test_a_workspace_may_be_given() -> None:
         (lambda y, bits: call("relu", [X], [y, bits], backend="tpu"), "there is no backend 'tpu'"),
     ],
 )  # fmt: skip
-def test_what_is_refused(wrong: Callable[..., None], message: str) -> None:
+def test_invalid_call_raises_and_leaves_outputs_alone(wrong: Callable[..., None], message: str) -> None:
     y, bits = outputs()
     with pytest.raises(KernelError, match=message):
         wrong(y, bits)

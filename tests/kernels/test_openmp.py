@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.libraries import ROOT, compiler
+from tests.support.libraries import ROOT, compiler
 
 # Answers as a machine without libgomp does.
 HIDDEN = """

@@ -73,7 +73,7 @@ ROWS = rows()
 # What the gradients read -------------------------------------------------------------------------------------------
 
 
-def test_what_gradients_read_is_what_the_kernels_say() -> None:
+def test_reads_of_gradients_match_the_kernels_rows() -> None:
     assert set(READS) <= set(ROWS) - {"dropout"}, "which is no operator of its own"
     for kernel, bits in READS.items():
         row = ROWS[kernel]

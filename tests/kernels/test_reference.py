@@ -71,7 +71,9 @@ def central_differences(function: Callable[[], float], array: Any, step: float =
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("name", "inputs", "params", "wanted"), CASES, ids=lambda value: str(value)[:18])
-def test_gradients(name: str, inputs: list[Any], params: dict[str, float], wanted: tuple[int, ...]) -> None:
+def test_gradients_equal_central_differences(
+    name: str, inputs: list[Any], params: dict[str, float], wanted: tuple[int, ...]
+) -> None:
     run, grad = getattr(reference, name), getattr(reference, name + "_grad")
     outputs = run(*inputs, **params)
     heads = [

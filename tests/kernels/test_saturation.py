@@ -25,7 +25,7 @@ for name in SUBJECTS:
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_gradients(name: str) -> None:
+def test_gradients_of_saturated_gates_are_right_by_element(name: str) -> None:
     check_saturated(name, call)
 
 
@@ -35,7 +35,7 @@ def test_gradients_at_every_level(level: str) -> None:
     subprocess.run([sys.executable, "-c", AT_A_LEVEL], cwd=ROOT, env=environment, check=True)
 
 
-def test_nothing_flows_where_state_and_new_gate_are_one() -> None:
+def test_update_gate_without_difference_has_no_gradient() -> None:
     """Their difference is 0: were one of them off by its last bit, the update gate would have a gradient."""
     x = np.linspace(9.1, 40, 500, dtype=np.float32)
     pre = np.concatenate([0 * x, np.linspace(-20, 20, 500, dtype=np.float32), x])[None]

@@ -64,7 +64,7 @@ def test_noise_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (seen(library.array((50, 60), 0)) == first.ravel()[:3000].reshape(50, 60)).all()
 
 
-def test_other_types_are_refused(library: Library) -> None:
+def test_unknown_type_raises_mxnet_error(library: Library) -> None:
     with pytest.raises(MxnetError, match="type 12"):
         library.array((2,), 12)
 
@@ -95,7 +95,7 @@ def test_a_step_computes_gradients(library: Library) -> None:
     assert np.allclose(seen(into["x"]), np.ones((4, 3)) @ w, rtol=1e-5)
 
 
-def test_what_mxnet_refuses_is_an_error(library: Library) -> None:
+def test_graph_that_mxnet_refuses_raises_mxnet_error(library: Library) -> None:
     symbol = mx.sym.elemwise_add(mx.sym.var("a"), mx.sym.var("b"))
     arrays = {"a": library.array((2, 3), 0), "b": library.array((3, 2), 0)}
     with pytest.raises(MxnetError, match=r"elemwise_add|shape"):
@@ -125,7 +125,7 @@ SOFTMAX_OVER = {
 }
 
 
-def test_what_an_operator_allocates_comes_from_the_system_from_so_many_bytes_on() -> None:
+def test_large_allocations_of_operators_come_from_the_system() -> None:
     """MXNet writes the gradient of a softmax into an array of its own first where it overwrites what it reads."""
     script = f"""
 import resource, sys
@@ -158,7 +158,7 @@ with fresh_from(1 << 20):
     assert again >= 0.9 * size, "what was kept meanwhile is in the heap of another thread"
 
 
-def test_where_there_is_no_glibc_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_memory_without_glibc_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capi.ctypes, "CDLL", lambda _: object())
     with fresh_from(1 << 20):
         pass

@@ -83,7 +83,7 @@ def test_the_operator_beside_a_gradient_is_taken_off(machine: Machine) -> None:
     assert clock.seconds(gradient, Sample(CALL + FORWARD + ONE)).seconds == pytest.approx(ONE)
 
 
-def test_what_is_overwritten_is_taken_off(machine: Machine) -> None:
+def test_time_of_restoring_overwritten_input_is_taken_off(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False, over=0)
     assert clock.seconds(gradient, Sample(CALL + FORWARD + OVER + ONE)).seconds == pytest.approx(ONE)
@@ -145,7 +145,7 @@ def test_copies_stand_out_and_stay_within_memory(machine: Machine) -> None:
     assert machine.ran[-1] == 2
 
 
-def test_on_a_gpu_copies_may_take_more_memory_than_its_caches(machine: Machine) -> None:
+def test_copies_on_a_gpu_exceed_its_caches(machine: Machine) -> None:
     machine.device = (2, 0)
     clock = Clock(machine)  # type: ignore[arg-type]
     clock.seconds(microbenchmark("fast", bytes=6 << 20), Sample(CALL))
@@ -153,7 +153,7 @@ def test_on_a_gpu_copies_may_take_more_memory_than_its_caches(machine: Machine) 
 
 
 @pytest.mark.parametrize(("seconds", "heavy", "times"), [(0.03, False, 10.0), (0.03, True, 0.0), (0.008, False, 0.0)])
-def test_what_takes_too_long(seconds: float, heavy: bool, times: float, machine: Machine) -> None:
+def test_long_run_says_how_many_times_too_long(seconds: float, heavy: bool, times: float, machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     assert clock.too_long(microbenchmark(heavy=heavy), seconds) == pytest.approx(times)
 
@@ -169,7 +169,7 @@ def test_arrays_are_used_again(machine: Machine) -> None:
     assert len(machine.made) == 3, "what was kept took too much"
 
 
-def test_what_memory_takes_longer_than_caches(machine: Machine) -> None:
+def test_streaming_is_memory_time_less_cache_time(machine: Machine) -> None:
     assert Clock(machine).streaming() == pytest.approx(STREAMED - CACHED, rel=1e-3)  # type: ignore[arg-type]
 
 
@@ -229,7 +229,7 @@ def test_the_hopeless_drop_out_but_never_the_first(monkeypatch: pytest.MonkeyPat
     assert machine.steps == {"one": 10, "other": 10, "third": 2}
 
 
-def test_what_is_late_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_run_gives_no_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     found, machine = run(15.0, monkeypatch, one=1.0, other=1.0)
     assert found is None
     assert machine.now < 25

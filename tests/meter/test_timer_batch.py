@@ -37,19 +37,19 @@ def seconds_of(run: Callable[[int], None], device: tuple[int, int]) -> float:
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(9e-4, 10), (1e-7, 99), (4.9e-3, 2)])
-def test_on_a_gpu_a_batch_takes_long_enough(seconds: float, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_on_a_gpu_takes_long_enough(seconds: float, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     device = made(seconds, monkeypatch)
     assert seconds_of(device.run, GPU) == pytest.approx(seconds + WAIT / runs)
     assert device.runs == [1, runs]
 
 
-def test_what_takes_long_by_itself_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_run_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device = made(6e-3, monkeypatch)
     assert seconds_of(device.run, GPU) == pytest.approx(6e-3 + WAIT)
     assert device.runs == [1]
 
 
-def test_on_a_cpu_runs_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_on_a_cpu_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     device = made(1e-6, monkeypatch)
     assert seconds_of(device.run, CPU) == pytest.approx(1e-6 + WAIT)
     assert device.runs == [1]
@@ -63,20 +63,20 @@ def test_on_a_cpu_runs_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
         (0.4, False, 1.0),
     ],
 )
-def test_what_others_take_of_the_processor_does_not_count(
+def test_processor_time_of_other_processes_does_not_count(
     share: float, finely: bool, counted: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = made(6e-3, monkeypatch, share, finely)
     assert seconds_of(device.run, CPU) == pytest.approx(counted * (6e-3 + WAIT))
 
 
-def test_on_a_gpu_the_processor_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_gpu_counts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     device = made(6e-3, monkeypatch, 0.1)
     assert seconds_of(device.run, GPU) == pytest.approx(6e-3 + WAIT)
 
 
 @pytest.mark.parametrize(("tick", "finely"), [(1e-5, True), (4e-3, False)])
-def test_ticks(tick: float, finely: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coarse_processor_clock_is_found(tick: float, finely: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(1000))
     monkeypatch.setattr(timer, "time", fake_time(lambda: 0.0, lambda: next(calls) // 5 * tick))
     timer._counts_finely.cache_clear()

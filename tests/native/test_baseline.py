@@ -43,14 +43,14 @@ def test_the_versions_that_are_asked_for_are_old(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_every_machine_has_is_linked_and_nothing_else(name: str) -> None:
+def test_library_links_what_every_machine_has_alone(name: str) -> None:
     linked = set(re.findall(r"\(NEEDED\).*\[(.+)\]", read(installed(name), "--dynamic")))
     assert "libc.so.6" in linked
     assert linked <= EVERYWHERE
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_stands_in_for_newer_functions_is_seen_by_nobody_else(name: str) -> None:
+def test_stand_ins_for_newer_functions_are_hidden(name: str) -> None:
     shown = [line for line in read(installed(name), "--dyn-syms").splitlines() if " UND " not in line]
     assert len(shown) > 3
     assert not [line for line in shown if re.search("GOMP|omp_|single_threaded|bad_array_new", line)]

@@ -119,13 +119,13 @@ def test_blocks_are_counted_until_they_are_freed() -> None:
     assert done.stdout == "True\n"
 
 
-def test_what_is_written_to_has_a_peak_of_its_own() -> None:
+def test_written_blocks_have_a_peak_of_their_own() -> None:
     environment = {**os.environ, **counter.preloaded(), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", WRITTEN], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_what_was_preloaded_before_stays() -> None:
+def test_libraries_preloaded_before_stay_preloaded() -> None:
     (variable,) = counter.preloaded({"LD_PRELOAD": "/other.so"}).values()
     assert variable.endswith("libecho_counter.so:/other.so")
     assert not counter.preloaded({})["LD_PRELOAD"].endswith(":")
@@ -138,7 +138,7 @@ def test_a_process_without_it_does_not_count() -> None:
             ask()
 
 
-def test_without_the_library_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_counter_raises_native_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "__path__", [str(tmp_path)])
     with pytest.raises(NativeError, match=r"libecho_counter\.so was not built"):
         counter.preloaded()

@@ -138,7 +138,7 @@ def held_by(case: Case, backward: bool = True) -> int:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_never_touched_is_what_mxnet_never_allocates(name: str) -> None:
+def test_untouched_gradients_are_those_mxnet_never_allocates(name: str) -> None:
     case = CASES[name]
     array = case.bound().arg_dict[case.frozen]
     size = array.size * np.dtype(array.dtype).itemsize

@@ -60,7 +60,7 @@ BAD_READERS = {
 
 
 @pytest.mark.parametrize("name", BAD_READERS)
-def test_what_reads_elsewhere_is_found(name: str) -> None:
+def test_operator_that_reads_more_than_inputs_is_found(name: str) -> None:
     found = audit(BAD_READERS[name], [Trial(Setting(), ONE)])
     assert found.wrong
     assert reason(found.case)

@@ -31,5 +31,5 @@ def test_every_case_is_of_a_reader_or_known_not_to_be_one() -> None:
     assert readers | set(NOT_READERS) == COVERED
 
 
-def test_what_is_recomputed_is_covered() -> None:
+def test_every_recomputable_operator_has_a_case() -> None:
     assert ops_with(lambda spec: spec.recomputable) <= COVERED

@@ -20,8 +20,10 @@ from echo.passes.request import Request
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart, partition
 from echo.system.process import Deadline
-from tests.conftest import Case, FakeFrontend, case_of, model_case, overhead_of, special_case, with_dropout
-from tests.made_graphs import Builder
+from tests.support.cases import Case, case_of, model_case, special_case, with_dropout
+from tests.support.fake_frontend import FakeFrontend
+from tests.support.made_graphs import Builder
+from tests.support.planning import overhead_of
 
 
 @dataclass
@@ -53,13 +55,13 @@ def test_gradients_read_less_on_a_cpu(case: Case) -> None:
     assert found.outputs == case.training.outputs
 
 
-def test_on_a_gpu_those_of_activations_are_mxnets(case: Case) -> None:
+def test_gradients_of_activations_on_a_gpu_are_mxnets(case: Case) -> None:
     found, frontend = run(case, device="gpu", onednn=False)
     assert not frontend.asked
     assert found == with_kept(as_stock(case.training, "gpu"), "gpu")
 
 
-def test_on_a_gpu_convolutions_that_share_a_map_have_their_gradients_in_two_nodes() -> None:
+def test_convolutions_on_a_gpu_with_cudnn_have_split_gradients() -> None:
     branches = model_case("inception_v3")
     for cudnn in (True, False):
         _, frontend = run(branches, device="gpu", onednn=False, cudnn=cudnn)
@@ -67,13 +69,13 @@ def test_on_a_gpu_convolutions_that_share_a_map_have_their_gradients_in_two_node
         assert ("Convolution" in chosen) == cudnn
 
 
-def test_without_the_hook_the_graph_is_what_the_frontend_says(case: Case) -> None:
+def test_graph_without_the_hook_is_the_frontends(case: Case) -> None:
     found, frontend = run(case, hook=False)
     assert found is case.training
     assert not frontend.asked
 
 
-def test_without_gains_nobody_is_asked() -> None:
+def test_rules_without_gain_are_not_asked_for() -> None:
     _, frontend = run(special_case("two outputs"), onednn=False)
     assert all(frontend.asked), "never with nothing"
 
@@ -109,7 +111,7 @@ def test_operators_are_sorted() -> None:
     assert reasons["softmax"] == "an output of the symbol lives to the end anyway"
 
 
-def test_what_depends_on_the_mode_stays_where_inference_draws_random_numbers() -> None:
+def test_mode_dependent_maps_stay_if_inference_draws_random_numbers() -> None:
     """An executor could not repeat an inference pass with the same random numbers for a backward pass behind it."""
     case = network(draws=True)
     candidates = found(case)
@@ -142,7 +144,7 @@ def test_outputs_of_candidates() -> None:
         assert {entry.node for entry in entries} == {number}
 
 
-def test_without_the_hook_a_node_goes_as_a_whole() -> None:
+def test_candidates_without_the_hook_are_whole_nodes() -> None:
     case = network()
     candidates = found(case, hook=False)
     assert "enc_drop" not in names(case, candidates.light)
@@ -183,7 +185,7 @@ def test_empty_arrays_stay() -> None:
         (["enc_fc", "parts"], {"enc_fc", "parts"}),
     ],
 )
-def test_keep(pattern: Any, kept: set[str]) -> None:
+def test_nodes_that_match_keep_are_refused(pattern: Any, kept: set[str]) -> None:
     case = network()
     candidates = found(case, keep=pattern)
     left_out = {number for number, reason in candidates.refused.items() if reason.startswith("kept")}
@@ -206,7 +208,7 @@ def test_a_name_with_brackets_matches_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["enc_tanh", "enc_fc", "parts"])
-def test_recompute(name: str) -> None:
+def test_nodes_that_match_recompute_are_forced(name: str) -> None:
     case = network()
     candidates = found(case, recompute=name)
     (number,) = {entry.node for entry in candidates.forced}
@@ -286,7 +288,7 @@ class Timed(FakeFrontend):
         (False, 0.9, 0.0, 1.0, 0.0),
     ],
 )
-def test_limits(
+def test_time_for_measuring_follows_from_the_deadline(
     known: bool, seconds: float, left: float, work: float, clock: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("echo.system.process.time", SimpleNamespace(monotonic=lambda: 0.0))

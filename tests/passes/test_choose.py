@@ -30,9 +30,9 @@ from echo.plans.options import Options
 from echo.policies.problem import run_with_deadline
 from echo.runtime import bind_plan
 from echo.system.process import Deadline
-from tests.fused_models import EXAMPLES, decoder
 from tests.runtime.test_fallbacks import SHAPES, Surprise, model
 from tests.runtime.test_masks import bits_of
+from tests.support.fused_models import EXAMPLES, decoder
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("nothing_remembered", "cheap_planning")
@@ -211,7 +211,7 @@ def test_a_layer_falls_apart_where_its_steps_need_less_one_by_one(monkeypatch: p
 
 
 @pytest.mark.slow
-def test_nothing_is_fused_where_much_less_is_needed_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_that_needs_much_less_unfused_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "BASES", BASES[:1])  # the others would need less still
     example = decoder(mx.sym.relu)
     plan = echo.plan(example.symbol, max_overhead=None, **example.shapes)

@@ -6,8 +6,8 @@ from echo.passes.fuse import CountWorkspaces, Workspaces
 from echo.passes.pass_manager import run
 from echo.passes.request import Request
 from echo.plans.options import Options
-from tests.conftest import FakeFrontend
 from tests.estimators.test_footprint import graph, norm
+from tests.support.fake_frontend import FakeFrontend
 
 
 def count(frontend: FakeFrontend) -> Workspaces:

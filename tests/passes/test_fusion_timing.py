@@ -18,7 +18,7 @@ from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.request import Request
 from echo.plans.options import MEMORY, Options
 from echo.system.process import Deadline
-from tests.fused_models import EXAMPLES, Example
+from tests.support.fused_models import EXAMPLES, Example
 
 FASTER, SLOWER = {OWN: 2e-3, FUSED: 2e-3}, {OWN: 2e-3, FUSED: 2.1e-3}
 
@@ -80,7 +80,7 @@ def test_only_what_is_not_slower_takes_the_place(pattern: str, tmp_path: Path) -
         (UnmeasurableError("MXNet does not run it"), "MXNet does not run it"),
     ],
 )
-def test_what_was_not_timed_stays(answer: Any, reason: str, tmp_path: Path) -> None:
+def test_untimed_operator_is_not_fused(answer: Any, reason: str, tmp_path: Path) -> None:
     found = fused(CAREFUL["softmax_output"](), Races(answer), tmp_path)
     assert found.places == ()
     assert [missed.reason for missed in found.missed] == [
@@ -90,7 +90,7 @@ def test_what_was_not_timed_stays(answer: Any, reason: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("options", [{"fuse": MEMORY}, {"memory_budget": 0.9}])
-def test_who_asks_for_memory_gets_it(options: dict[str, Any], tmp_path: Path) -> None:
+def test_fusion_for_memory_is_not_timed(options: dict[str, Any], tmp_path: Path) -> None:
     races = Races(NOTHING)
     assert fused(CAREFUL["softmax_output"](), races, tmp_path, **options).places
     assert races.asked == []
@@ -98,13 +98,13 @@ def test_who_asks_for_memory_gets_it(options: dict[str, Any], tmp_path: Path) ->
 
 @pytest.mark.parametrize("example", [EXAMPLES["lstm cells"](), EXAMPLES["gru cells"](), wide_attention(64),
                                      EXAMPLES["cross entropy"]()])  # fmt: skip
-def test_others_are_not_timed(example: Example, tmp_path: Path) -> None:
+def test_patterns_that_always_win_are_not_timed(example: Example, tmp_path: Path) -> None:
     races = Races(NOTHING)
     assert fused(example, races, tmp_path).places
     assert races.asked == []
 
 
-def test_on_a_cpu_nothing_is(tmp_path: Path) -> None:
+def test_fusion_on_a_cpu_is_not_timed(tmp_path: Path) -> None:
     races = Races(NOTHING)
     assert all(fused(make(), races, tmp_path, "cpu").places for make in CAREFUL.values())
     assert races.asked == []
@@ -122,7 +122,7 @@ def test_each_is_timed_once_on_a_device(tmp_path: Path) -> None:
     assert len(fused(example, Races(SLOWER), tmp_path).places) == 2, "from the table"
 
 
-def test_in_one_planning_nothing_is_tried_twice(tmp_path: Path) -> None:
+def test_failed_timing_is_not_repeated_in_one_planning(tmp_path: Path) -> None:
     """Whatever graphs are planned: what takes too long, or does not run, would do so again."""
     races, timed = Races(None), dict[str, str]()
     for _ in range(2):

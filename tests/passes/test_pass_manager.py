@@ -19,7 +19,7 @@ from echo.pipeline import PIPELINE
 from echo.planning.planner import Planner
 from echo.plans.variables import DEBUG_VARIABLE
 from echo.runtime import bind_plan
-from tests.fused_models import EXAMPLES
+from tests.support.fused_models import EXAMPLES
 
 MODEL = SMALL["lm"]()
 BASE = ["differentiate", "candidates", "partition", "overhead", "select", "rewrite", "confirm", "explain"]
@@ -51,7 +51,7 @@ def test_each_stage_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_what_was_chosen_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_names_the_graphs_chosen_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graphs with fused operators and without, then the graph with masks as bits and without."""
     example = EXAMPLES["dropout"]()
     texts = traced(tmp_path / "a", monkeypatch, example, max_overhead=None)
@@ -120,11 +120,11 @@ def test_values_are_handed_on_by_type() -> None:
     assert run([LENGTH, HALF], ["hello"], silent) == {str: "hello", int: 5, float: 2.5}
 
 
-def test_nothing_to_run_gives_what_was_given() -> None:
+def test_empty_pipeline_gives_the_given_values() -> None:
     assert run([], ["a", 1], silent) == {str: "a", int: 1}
 
 
-def test_what_is_given_is_not_computed_again() -> None:
+def test_given_values_are_not_computed_again() -> None:
     seen: list[str] = []
     assert run([LENGTH, HALF], ["hello", 7], seen.append) == {str: "hello", int: 7, float: 3.5}
     assert seen == ["half"]
@@ -168,7 +168,7 @@ def test_an_error_of_echos_own_names_them_too() -> None:
     assert caught.value.stages == ("length", "broken")
 
 
-def test_what_the_user_caused_is_raised_as_it_is() -> None:
+def test_users_error_is_raised_unchanged() -> None:
     def fail(_: str) -> int:
         raise BudgetError(1, 2, "weights")
 

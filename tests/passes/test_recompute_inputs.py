@@ -54,7 +54,7 @@ def test_fused_operators_compute_from_their_inputs() -> None:
     assert "or plan with fuse=False, or train without echo (ECHO=0)" in said
 
 
-def test_what_is_read_through_nodes_that_are_not_the_users() -> None:
+def test_variables_read_through_inserted_nodes_are_found() -> None:
     """His gradients read the variable in backward; a copy of it has the numbers of the forward pass."""
     x, y, z = map(mx.sym.var, "xyz")
     user = graph_of(mx.sym.batch_dot(x, mx.sym.sigmoid(y, name="his") + z, name="it"))

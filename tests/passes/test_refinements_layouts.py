@@ -25,9 +25,9 @@ from echo.passes.rules import RULES
 from echo.passes.trial import Planned
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
-from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
 from tests.runtime.test_masks import forget_plans
+from tests.support.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 
 BUDGET = "1GB"  # within a budget memory does not decide
 Race = Callable[[str], None]
@@ -157,7 +157,7 @@ def test_dependent_products_stay_and_the_plan_says_why(measured: Callable[..., l
 
 
 @pytest.mark.parametrize("hoist", [4.9, 5.0, 7.0])
-def test_nothing_is_hoisted_for_less_than_three_percent(hoist: float, measured: Callable[..., list[str]]) -> None:
+def test_layout_that_gains_under_three_percent_is_not_hoisted(hoist: float, measured: Callable[..., list[str]]) -> None:
     measured(hoist=hoist)
     example = EXAMPLES["rnn cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
@@ -165,7 +165,7 @@ def test_nothing_is_hoisted_for_less_than_three_percent(hoist: float, measured: 
     assert any("nothing is faster than products one by one" in missed.reason for missed in plan.missed)
 
 
-def test_nothing_is_hoisted_where_more_would_be_needed_than_without_echo(
+def test_layout_that_needs_more_than_stock_is_not_hoisted(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget above what the user's own graph needs is no reason to need more than it."""
@@ -190,7 +190,7 @@ def test_nothing_is_hoisted_where_more_would_be_needed_than_without_echo(
     assert any("need more memory than the user's own graph" in note for note in plan.remarks), (plan.notes, plan.missed)
 
 
-def test_what_the_user_names_stays(measured: Callable[..., list[str]]) -> None:
+def test_kept_node_is_in_no_hoisted_layout(measured: Callable[..., list[str]]) -> None:
     runs = measured(hoist=0.5)
     example = EXAMPLES["rnn cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, keep=["*_t3_i2h"], **example.shapes)
@@ -209,7 +209,7 @@ def test_fuse_false_measures_nothing(measured: Callable[..., list[str]]) -> None
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_without_a_budget_memory_decides(
+def test_layout_without_budget_is_taken_by_its_memory(
     name: str, measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     measured(hoist=0.5)
@@ -239,7 +239,7 @@ def planned_twice(monkeypatch: pytest.MonkeyPatch, files: str, happens: Callable
     return plans
 
 
-def test_what_was_measured_is_not_measured_again(
+def test_measured_layout_is_not_measured_again(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = measured()
@@ -280,7 +280,9 @@ def test_a_plan_is_loaded_without_measuring(
 @pytest.mark.every(2)
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_gluon(static: bool, grad_req: str, measured: Callable[..., list[str]]) -> None:
+def test_block_with_hoisted_layout_trains_within_tolerance(
+    static: bool, grad_req: str, measured: Callable[..., list[str]]
+) -> None:
     class Unrolled(mx.gluon.HybridBlock):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -296,7 +298,7 @@ def test_gluon(static: bool, grad_req: str, measured: Callable[..., list[str]]) 
     assert any(map(layouts, plans))
 
 
-def test_module(measured: Callable[..., list[str]]) -> None:
+def test_module_with_hoisted_layout_trains_within_tolerance(measured: Callable[..., list[str]]) -> None:
     measured(hoist=0.5)
     cell = apart(mx.rnn.GRUCell, SIZE, prefix="gru_")
     outputs, _ = cell.unroll(30, mx.sym.var("data"), layout="NTC", merge_outputs=True)

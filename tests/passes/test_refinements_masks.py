@@ -13,22 +13,22 @@ import echo
 from benchmarks.models import SMALL
 from echo.passes.refinements import Masked
 from echo.passes.rules import RULES
-from tests.fused_models import EXAMPLES
 from tests.runtime.test_masks import bits_of, forget_plans, with_begin_state
+from tests.support.fused_models import EXAMPLES
 
 
 def fields(plan: echo.Plan) -> dict[str, Any]:
     return {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.init}
 
 
-def test_less_is_planned() -> None:
+def test_masks_as_bits_lower_planned_bytes() -> None:
     example = EXAMPLES["dropout"]()
     bits = echo.plan(example.symbol, max_overhead=None, **example.shapes)
     numbers = echo.plan(example.symbol, max_overhead=None, fuse=False, **example.shapes)
     assert bits.after.planned < 0.8 * numbers.after.planned
 
 
-def test_nothing_is_put_in_that_lowers_nothing() -> None:
+def test_mask_that_lowers_nothing_stays() -> None:
     """Of an input without a gradient: nobody needs the mask afterwards, when most memory is needed."""
     drop = mx.sym.Dropout(mx.sym.var("data"), p=0.5, name="drop")
     plan = echo.plan(mx.sym.tanh(mx.sym.FullyConnected(drop, num_hidden=500)), data=(100, 100))

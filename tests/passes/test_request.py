@@ -12,7 +12,8 @@ from echo.passes.request import Request
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.system.process import Deadline
-from tests.conftest import FakeFrontend, model_case
+from tests.support.cases import model_case
+from tests.support.fake_frontend import FakeFrontend
 
 CASE = model_case("lm")
 

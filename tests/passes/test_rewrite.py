@@ -22,7 +22,8 @@ from echo.passes.select import Selection
 from echo.plans.decisions import RECOMPUTE, STASH, mark
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from tests.conftest import ALL_CASES, Case, FakeFrontend, any_case, model_case, special_case
+from tests.support.cases import ALL_CASES, Case, any_case, model_case, special_case
+from tests.support.fake_frontend import FakeFrontend
 
 
 def rewritten(case: Case, entries: Any, hook: bool = True, nodes: Any = None, match_range: int = 16) -> Rewritten:
@@ -54,7 +55,7 @@ def test_nodes_that_do_not_run_twice_are_left_alone() -> None:
     assert marks(rewritten(case, [Entry(parts, 0), Entry(gates)], nodes=[parts]).graph) == {"parts": "0"}
 
 
-def test_without_the_hook_mxnets_own_attribute_is_set() -> None:
+def test_rewrite_without_the_hook_sets_mxnets_attribute() -> None:
     case = special_case("slices")
     graph = rewritten(case, [Entry(number_of(case, "parts"), 0)], hook=False).graph
     assert marks(graph) == {}
@@ -70,7 +71,7 @@ def test_nodes_that_mxnet_added_cannot_be_marked() -> None:
     assert rewritten(foreign, [Entry(parts, 0)]).graph == case.graph
 
 
-def test_nothing_chosen_nothing_changed() -> None:
+def test_rewrite_without_entries_changes_nothing() -> None:
     case = special_case("dropout")
     assert rewritten(case, []) == Rewritten(case.graph, None)
 
@@ -103,7 +104,7 @@ def test_the_users_graph_is_not_touched() -> None:
     assert case.graph.to_json() == before
 
 
-def test_what_the_user_marked_before_is_replaced() -> None:
+def test_earlier_marks_are_replaced() -> None:
     case = special_case("slices")
     parts = number_of(case, "parts")
     user = case.training.nodes[parts].user
@@ -140,7 +141,7 @@ def confirmed(case: Case, planned: int, match_range: int | None = None, **option
     return found
 
 
-def test_less_memory_is_accepted() -> None:
+def test_plan_with_less_memory_is_accepted() -> None:
     case = model_case("nmt")
     assert confirmed(case, case.training.planned_bytes - 1) == Confirmed(case.training.planned_bytes - 1, True)
     assert confirmed(case, 5, match_range=2).accepted
@@ -170,7 +171,7 @@ def test_a_small_gain_is_refused_where_frees_come_late() -> None:
             assert confirmed(pooled, planned, recompute="Activation").accepted
 
 
-def test_what_the_user_insists_on_is_bound_though_it_costs_memory() -> None:
+def test_forced_plan_is_confirmed_although_it_costs_memory() -> None:
     case = model_case("nmt")
     found = confirmed(case, case.training.planned_bytes + 1, recompute="Activation")
     assert found == Confirmed(case.training.planned_bytes + 1, True)

@@ -20,7 +20,9 @@ from echo.plans.options import Options
 from echo.policies.problem import Problem, WarmStart
 from echo.policies.solvers.min_cut import least_bytes
 from echo.system.process import NEVER
-from tests.conftest import Case, FakeFrontend, any_case, case_of, overhead_of, problem_of
+from tests.support.cases import Case, any_case, case_of
+from tests.support.fake_frontend import FakeFrontend
+from tests.support.planning import overhead_of, problem_of
 
 STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}
 MODELS = ["nmt", "lm", "resnet50_v2", "dropout", "slices"]
@@ -138,7 +140,7 @@ def test_mxnets_own_match_range_is_among_the_choices(own: int) -> None:
 
 @pytest.mark.parametrize("policy", ["search", "echo"])
 @pytest.mark.parametrize("bound", [None, 0.0, 0.1])
-def test_what_is_forced_is_recomputed_and_what_is_kept_is_not(policy: str, bound: float | None) -> None:
+def test_forced_maps_are_recomputed_and_kept_ones_are_not(policy: str, bound: float | None) -> None:
     case = any_case("dropout")
     found = select(case, policy=policy, max_overhead=bound, recompute=["tanh1", "fc2"], keep="sigmoid*")
     names = {case.training.nodes[number].name for number in found.runs}
@@ -265,7 +267,7 @@ def refused(case: Case, **options: Any) -> BudgetError:
 
 @pytest.mark.parametrize("policy", ["search", "echo"])
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v2", "dropout"])
-def test_what_can_be_reached_is_said(name: str, policy: str) -> None:
+def test_missed_budget_names_what_can_be_reached(name: str, policy: str) -> None:
     case = any_case(name)
     budget = sum(STATIC.values()) + 5000
     error = refused(case, memory_budget=budget, policy=policy)
@@ -284,7 +286,7 @@ def test_what_can_be_reached_is_said(name: str, policy: str) -> None:
 @pytest.mark.every(4)
 @pytest.mark.parametrize("policy", ["search", "echo"])
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout", "slices"])
-def test_what_is_said_to_be_reachable_is(name: str, policy: str) -> None:
+def test_reachable_budget_can_be_met(name: str, policy: str) -> None:
     case = any_case(name)
     error = refused(case, memory_budget=sum(STATIC.values()) + 100, policy=policy)
     found = select(case, memory_budget=error.reachable, policy=policy)

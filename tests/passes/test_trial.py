@@ -98,7 +98,7 @@ def test_times_of_short_steps_do_not_decide() -> None:
     assert not choose([trial(900, 1, seconds=2e-2), trial(900, seconds=1e-2)], GRAPH).fused.places
 
 
-def test_what_operators_hold_beyond_what_is_planned_counts() -> None:
+def test_hidden_bytes_of_operators_count() -> None:
     """The fused graph plans more, and does away with what the user's operators hold inside."""
     trials = [trial(1900, 1, hidden=900), trial(1100)]
     assert choose(trials, GRAPH) is trials[0]
@@ -120,7 +120,7 @@ def test_the_budget_that_is_missed_by_least_is_told() -> None:
     assert chosen.unrefined(Fused(GRAPH), BudgetError(10, 15, "weights")).missed.reachable == 15  # type: ignore[union-attr]
 
 
-def test_what_is_enough() -> None:
+def test_trial_below_the_threshold_or_in_budget_is_enough() -> None:
     little = int(RULES.enough * 1000)
     assert trial(little, 1).is_enough(request())
     assert not trial(little + 1, 1).is_enough(request())

@@ -46,7 +46,7 @@ def test_keep_lists_the_folder_for_one_name_of_sixteen(folder: Path, monkeypatch
     assert listed == [folder]
 
 
-def test_what_else_is_in_the_folder_is_in_nobodys_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_files_in_the_cache_are_passed_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
     folder.mkdir()
     (folder / "a.json").mkdir()

@@ -21,7 +21,7 @@ from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.plans.variables import options_from
 from echo.runtime import bind_plan
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 MODEL = SMALL["nmt"]()
@@ -95,7 +95,7 @@ def changed(plan: Plan, **subject: Any) -> Plan:
         ({"settings": {"MXNET_BACKWARD_DO_MIRROR": "1"}}, "MXNET_BACKWARD_DO_MIRROR: expected '1', got ''"),
     ],
 )
-def test_what_differs_is_named(no_search: Path, subject: dict[str, Any], message: str) -> None:
+def test_plan_for_another_subject_names_the_difference(no_search: Path, subject: dict[str, Any], message: str) -> None:
     plan = changed(echo.load_plan(no_search), **subject)
     with pytest.raises(PlanError, match=message):
         bound(echo.optimize(MODEL.symbol, plan=plan))
@@ -227,7 +227,9 @@ def net() -> mx.gluon.nn.HybridSequential:
 
 
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}], ids=["dynamic", "static"])
-def test_gluon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, bool]) -> None:
+def test_saved_plan_applies_to_the_same_block_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, bool]
+) -> None:
     first = net()
     first.hybridize(**flags)
     plan = echo.plan(first, max_overhead=None, data=(64, 32))

@@ -24,7 +24,8 @@ from echo.plans.decisions import mark, marks_of
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
 from echo.system import files
-from tests.conftest import FakeFrontend, special_case
+from tests.support.cases import special_case
+from tests.support.fake_frontend import FakeFrontend
 
 MODEL = SMALL["nmt"]()
 NOBODY = FakeFrontend(special_case("slices").training)  # who is asked about fused operators alone

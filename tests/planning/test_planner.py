@@ -18,7 +18,7 @@ MODEL = SMALL["lm"]()
 
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("fuse", [False, True])
-def test_who_keeps_a_plan_keeps_no_training_graph(fuse: bool) -> None:
+def test_kept_plan_holds_no_training_graph(fuse: bool) -> None:
     sessions = [session_of(MODEL)]
     training = weakref.ref(sessions[0].differentiate())
     planner = Planner()
@@ -53,7 +53,7 @@ def test_the_oldest_plan_goes_where_there_are_too_many_and_all_go_when_told() ->
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_without_the_hook_strict_options_raise_and_others_warn_once(
+def test_planning_without_the_hook_raises_if_strict_and_else_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("echo.frontend.session.install_hook", lambda: "another MXNet")

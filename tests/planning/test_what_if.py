@@ -15,7 +15,9 @@ from echo.pipeline import plan
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.options import Options
-from tests.conftest import FakeFrontend, model_case, overhead_of
+from tests.support.cases import model_case
+from tests.support.fake_frontend import FakeFrontend
+from tests.support.planning import overhead_of
 
 CASE = model_case("lm")
 
@@ -53,7 +55,7 @@ def test_the_plans_own_choice_is_what_its_marks_say(what_if: WhatIf) -> None:
     assert what_if._unchanged.seconds == pytest.approx(what_if.plan.overhead_seconds)
 
 
-def test_what_is_stashed_instead_takes_less_time(what_if: WhatIf) -> None:
+def test_stashing_instead_takes_no_more_time(what_if: WhatIf) -> None:
     flips = [what_if(decision) for decision in decided(what_if, RECOMPUTE)]
     costs = [flip.alone for flip in flips if flip.alone is not None]
     assert costs
@@ -62,7 +64,7 @@ def test_what_is_stashed_instead_takes_less_time(what_if: WhatIf) -> None:
     assert any(cost.planned > what_if.plan.after.planned for cost in costs)
 
 
-def test_what_runs_again_instead_takes_more_time(what_if: WhatIf) -> None:
+def test_recomputing_instead_takes_no_less_time(what_if: WhatIf) -> None:
     costs = [flip.alone for flip in map(what_if, decided(what_if, STASH)) if flip.alone is not None]
     assert all(cost.seconds >= what_if.plan.overhead_seconds - 1e-12 for cost in costs)
 
@@ -76,7 +78,7 @@ def test_the_class_is_turned_around_together(what_if: WhatIf) -> None:
         assert flip.together.seconds <= flip.alone.seconds + 1e-12  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_asked(what_if: WhatIf) -> None:
+def test_unanswerable_question_has_a_note(what_if: WhatIf) -> None:
     some = what_if.plan.decisions[0]
     assert what_if(replace(some, node=10**6)).note == "not a node of the symbol: it is never recomputed"
     refused = [what_if(decision).note for decision in decided(what_if, STASH)]

@@ -47,7 +47,7 @@ from echo.plans.decisions import (
 
 
 @pytest.mark.parametrize(("static", "kept", "total"), [({}, 0, 100), ({"weights": 7, KEPT: 5}, 5, 112)])
-def test_sums(static: dict[str, int], kept: int, total: int) -> None:
+def test_memory_sums_static_and_planned_bytes(static: dict[str, int], kept: int, total: int) -> None:
     memory = Memory(planned=100, live_peak=80, static=static, at_peak={}, layers={})
     assert (memory.kept, memory.chosen, memory.total) == (kept, 100 + kept, total)
 
@@ -72,7 +72,7 @@ MEMORY = Memory(100, 80, {"weights": 7}, {"maps": 3}, {"layer": 2})
 MISSED = Missed(4, "fc", "lstm_cell", "why")
 
 
-def test_what_fits_is_read() -> None:
+def test_valid_records_are_read_back() -> None:
     assert read_decision(asdict(DECISION)) == DECISION
     assert read_memory("before", asdict(MEMORY)) == MEMORY
     assert read_missed(asdict(MISSED)) == MISSED
@@ -86,7 +86,7 @@ def test_what_fits_is_read() -> None:
     [(NUMBER, 3, 3.0), (NUMBER, MOST - 1, MOST), (NUMBER, -3, True), (REAL, 0.5, float("inf")), (REAL, 3, "3"),
      (REAL, 1.0, float("nan")), (TEXT, "3", 3)],
 )  # fmt: skip
-def test_kinds(kind: Any, good: Any, bad: Any) -> None:
+def test_field_of_another_kind_raises_graph_error(kind: Any, good: Any, bad: Any) -> None:
     class Holder:
         field: Any = good
 
@@ -116,7 +116,7 @@ def test_kinds(kind: Any, good: Any, bad: Any) -> None:
         (lambda: read_memory("after", {**asdict(MEMORY), "static": [1]}), "after: static must map names to bytes"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named(read: Callable[[], Any], message: str) -> None:
+def test_invalid_record_raises_graph_error(read: Callable[[], Any], message: str) -> None:
     with pytest.raises(GraphError, match=message) as caught:
         read()
     assert len(str(caught.value)) < 250
@@ -146,7 +146,7 @@ def test_a_range_alone_is_written_into_every_operator(graph: Graph) -> None:
     assert (range_text(ASSIGNED, False), range_text(4, True)) == ("-1", "4")
 
 
-def test_without_the_hook_mxnet_mirrors(graph: Graph) -> None:
+def test_mark_without_the_hook_sets_mirroring(graph: Graph) -> None:
     found = mark(graph, {1: [0]}, hook=False, match_range=2)
     assert attrs(found, MIRROR_ATTRIBUTE) == [None, "True", None, None]
     assert found.without_attrs(MIRROR_ATTRIBUTE) == graph
@@ -164,7 +164,7 @@ def test_marks_are_what_was_added(graph: Graph, hook: bool) -> None:
     assert unmarked(found, found) == found
 
 
-def test_other_gradients_are_seen(graph: Graph) -> None:
+def test_graph_with_exchanged_gradient_implements(graph: Graph) -> None:
     assert not implements(graph)
     assert implements(graph.with_attrs({1: {GRADIENT_ATTRIBUTE: "a>b:0"}}))
 

@@ -30,7 +30,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-def test_less_memory_takes_more_time(curve: Any) -> None:
+def test_plans_with_less_memory_take_more_time(curve: Any) -> None:
     totals = [plan.after.total for plan in curve.plans]
     seconds = [plan.overhead_seconds for plan in curve.plans]
     assert len(totals) >= 3
@@ -51,7 +51,7 @@ def test_the_fastest_within_a_budget(curve: Any) -> None:
 
 
 @pytest.mark.slow
-def test_more_room_is_never_slower(curve: Any) -> None:
+def test_plan_with_more_room_is_never_slower(curve: Any) -> None:
     for small, large in zip(curve.plans, curve.plans[1:]):
         assert curve.within(large.after.total - 1) is small
         plan = echo.plan(MODEL.symbol, memory_budget=large.after.total, max_overhead=None, fuse=False, **MODEL.shapes)
@@ -68,7 +68,7 @@ def test_the_graph_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(asked) == ["_differentiated", "cost_table"]
 
 
-def test_nothing_is_searched_for_a_budget_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_out_of_reach_starts_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
     full = Search.choose
 
@@ -85,7 +85,7 @@ def test_nothing_is_searched_for_a_budget_out_of_reach(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_it_prints_and_is_json(curve: Any) -> None:
+def test_curve_prints_and_is_json(curve: Any) -> None:
     assert len(json.loads(json.dumps(curve.to_json()))) == len(curve.plans)
     assert f"{curve.plans[0].after.total / 10**6:.1f}" in str(curve)
 

@@ -101,7 +101,7 @@ def test_every_attribute_and_subgraph_counts_in_any_order() -> None:
     assert len({digest(graph) for graph in others}) == len(others)
 
 
-def test_what_is_not_known_of_a_parameter_yet_does_not_count() -> None:
+def test_digest_ignores_unknown_facts_of_parameters() -> None:
     net = mx.gluon.nn.Dense(4)
     before = digest(graph_of(net(mx.sym.var("data"))))
     other = mx.gluon.nn.Dense(4, in_units=6, weight_initializer="zeros")
@@ -125,7 +125,7 @@ OTHERS: dict[str, tuple[Callable[[], PlanKey], str]] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_whatever_else_differs_is_named(what: str) -> None:
+def test_first_difference_of_subjects_is_named(what: str) -> None:
     own = subject_of(network())
     other, text = OTHERS[what][0](), OTHERS[what][1]
     assert other != own

@@ -13,7 +13,7 @@ from echo.errors import EchoError, OptionError
 from echo.plans.options import DEFAULT_MAX_OVERHEAD, POLICY_NAMES, Options, budget_bytes
 
 
-def test_defaults() -> None:
+def test_default_options_are_those_documented() -> None:
     options = Options()
     assert (options.policy, options.overhead_bound, options.memory_budget) == ("search", DEFAULT_MAX_OVERHEAD, None)
     assert (options.keep, options.recompute, options.fuse, options.strict) == ((), (), True, False)
@@ -140,7 +140,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", ["keep", "recompute"])
-def test_patterns(name: str) -> None:
+def test_patterns_of_any_sequence_become_a_tuple(name: str) -> None:
     assert getattr(Options.of(**{name: "conv*"}), name) == ("conv*",)
     assert getattr(Options.of(**{name: ["a", "b"]}), name) == ("a", "b")
     assert getattr(Options.of(**{name: (item for item in "ab")}), name) == ("a", "b")

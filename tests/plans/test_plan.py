@@ -67,7 +67,7 @@ def plan(**changes: Any) -> Plan:
 # Figures ------------------------------------------------------------------------------------------------------
 
 
-def test_figures() -> None:
+def test_plan_figures_follow_from_its_decisions() -> None:
     found = plan()
     assert found.overhead == pytest.approx(0.02)
     assert [decision.name for decision in found.recomputed] == ["encoder_tanh"]
@@ -113,7 +113,7 @@ def test_remarks_say_first_why_nothing_changes_and_what_failed() -> None:
     assert found.general_remarks == found.remarks[:-1]
 
 
-def test_nothing_is_divided_by_zero() -> None:
+def test_plan_of_nothing_prints() -> None:
     nothing = Memory(0, 0, {}, {}, {})
     found = plan(before=nothing, after=nothing, step_seconds=0.0, overhead_seconds=0.0, decisions=())
     assert found.overhead == 0
@@ -121,7 +121,7 @@ def test_nothing_is_divided_by_zero() -> None:
     assert str(found)
 
 
-def test_more_memory_than_before_says_so() -> None:
+def test_plan_with_more_memory_says_so() -> None:
     before = plan().before
     found = plan(after=replace(before, planned=330 * 10**6))
     assert "(+10 %)" in found.summary()
@@ -158,7 +158,7 @@ def test_residuals_are_the_stashed_maps_the_largest_first() -> None:
 # Printing -----------------------------------------------------------------------------------------------------
 
 
-def test_prints(golden: Callable[[str, str], None]) -> None:
+def test_plan_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
     text = str(plan())
     assert max(map(len, text.splitlines())) <= 120
     golden("plan.txt", text)
@@ -298,7 +298,7 @@ def test_damaged_decision_is_named(key: str, value: Any, message: str) -> None:
         Plan.from_json(damaged)
 
 
-def test_what_loads_also_prints() -> None:
+def test_damaged_plan_that_loads_also_prints() -> None:
     """No damage ends in another exception, at loading or later."""
     whole = json.loads(json.dumps(plan().to_json()))
     generator = random.Random(0)

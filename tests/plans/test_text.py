@@ -51,7 +51,7 @@ def test_alike_maps_are_one_row_the_largest_first() -> None:
     assert groups == [["op5", "2", "10.0", "2.00", "map0", "why"], ["op9", "1", "9.0", "1.00", "map1", "why"]]
 
 
-def test_what_is_stashed_costs_no_time() -> None:
+def test_stashed_group_has_no_time_in_its_row() -> None:
     (row,) = (row for row in rows(str(many(STASH, [5]))) if row[0] == "op5")
     assert row == ["op5", "1", "5.0", "", "map0", "why"]
 

@@ -23,14 +23,14 @@ def flip_of(plan: Plan) -> Plan:
     return plan.with_flipper(lambda decision: flip if decision.action == RECOMPUTE else Flip(note="it cannot be"))
 
 
-def test_prints(golden: Callable[[str, str], None]) -> None:
+def test_answers_print_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
     plan = flip_of(test_plan.plan())
     loaded = Plan.from_json(plan.to_json())
     golden("why.txt", "\n".join(str(each.why(name)) for each in (plan, loaded) for name in
                                 ("encoder_tanh", "encoder_fc:0")))  # fmt: skip
 
 
-def test_values() -> None:
+def test_answer_has_the_costs_of_its_decision() -> None:
     why = flip_of(test_plan.plan()).why("encoder_tanh:0")
     assert why.decision == test_plan.plan().decisions[0]
     assert why.plan == Cost(120 * 10**6, 0.002)
@@ -88,7 +88,7 @@ def test_the_class_costs_more_than_one_of_it() -> None:
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_what_the_user_keeps_says_so() -> None:
+def test_kept_map_names_the_users_pattern() -> None:
     plan = echo.plan(network(), keep="tanh1", fuse=False, **SHAPES)
     assert plan.why("tanh1").flip == Flip(note="it cannot be recomputed: kept: matches 'tanh1'")
 
@@ -113,7 +113,7 @@ def test_mirrored_plans_answer_too(monkeypatch: pytest.MonkeyPatch, cheap_planni
     assert flip.alike == 1
 
 
-def test_what_is_nearly_a_pattern_says_why_it_is_not_fused() -> None:
+def test_near_miss_of_a_pattern_says_why_it_is_not_fused() -> None:
     gates = mx.sym.split(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=32), num_outputs=4, axis=1)
     i, o = mx.sym.sigmoid(gates[1]), mx.sym.sigmoid(gates[3])
     c = mx.sym.sigmoid(gates[1]) * mx.sym.var("c0") + i * mx.sym.tanh(gates[2])

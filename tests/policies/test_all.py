@@ -5,7 +5,7 @@ from __future__ import annotations
 from echo.ir.schedule import first_backward
 from echo.policies.all import All
 from echo.policies.data_problem import problem_of_graph
-from tests.data_graphs import unrolled
+from tests.support.data_graphs import unrolled
 
 
 def test_every_candidate_runs_again_once_whatever_the_limits() -> None:

@@ -24,7 +24,7 @@ from echo.policies.problem import Policy, Problem, partition
 from echo.policies.search import Search
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate
 from echo.policies.sublinear import Sublinear
-from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
+from tests.support.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
 
 EVERY = pytest.mark.parametrize("policy", [*POLICIES, RuinRecreate(), GreedyKeep()], ids=lambda policy: policy.name)
 # Those that find a schedule within a budget wherever brute force does, and those that need not.
@@ -165,7 +165,7 @@ def test_real_graphs(policy: Policy, name: str) -> None:
 
 
 @EVERY
-def test_nothing_may_be_chosen(policy: Policy) -> None:
+def test_policy_without_candidates_gives_no_splits(policy: Policy) -> None:
     problem = small_problem(1)
     problem = replace(problem, candidates={}, segments=partition(problem.training, {}), max_bytes=1)
     assert policy.choose(problem) == {}
@@ -249,7 +249,7 @@ def test_exact_is_brute_force_on_many_graphs(first: int) -> None:
         assert_optimal(seed)
 
 
-def test_there_is_something_to_find() -> None:
+def test_small_problems_have_memory_to_save() -> None:
     """In most graphs memory can be saved, and a node that runs twice saves more in some."""
     smaller = 0
     for seed in range(20):

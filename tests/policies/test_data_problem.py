@@ -9,7 +9,7 @@ from echo.policies.all import All
 from echo.policies.data_problem import problem_of_graph, solve_graph
 from echo.policies.none import RecomputeNone
 from echo.policies.search import Search
-from tests.data_graphs import chain, ilp_graph, ilp_plans, unrolled
+from tests.support.data_graphs import chain, ilp_graph, ilp_plans, unrolled
 
 
 def test_all_but_the_loss_are_candidates() -> None:

@@ -17,8 +17,9 @@ from echo.policies import policy_of
 from echo.policies.echo import Echo
 from echo.policies.problem import Problem, partition
 from echo.policies.search import Search
-from tests.conftest import ALL_CASES, Case, any_case, case_of, overhead_of, problem_of
-from tests.made_graphs import Builder, CountedGraph, diamonds
+from tests.support.cases import ALL_CASES, Case, any_case, case_of
+from tests.support.made_graphs import Builder, CountedGraph, diamonds
+from tests.support.planning import overhead_of, problem_of
 
 BOTH = pytest.mark.parametrize("policy", [Search(), Echo()], ids=lambda policy: policy.name)
 
@@ -128,7 +129,7 @@ def resnet152(version: int) -> Case:
 @pytest.mark.every(4)
 @pytest.mark.parametrize("version", [1, 2])
 @BOTH
-def test_resnet152(policy: Echo | Search, version: int) -> None:
+def test_resnet152_plans_below_its_share_of_stock(policy: Echo | Search, version: int) -> None:
     """Under 0.6 of stock for the pre-activation network; what the others reach is held too."""
     problem = problem_of(resnet152(version).training, match_ranges=(16, 1, 2, 3), effort=4_000_000)
     ratio = problem.value(policy.choose(problem)).bytes / problem.training.planned_bytes
@@ -179,7 +180,7 @@ def test_forced_entries_are_chosen_even_beyond_the_bound(policy: Echo | Search) 
 
 
 @BOTH
-def test_nothing_to_choose_from(policy: Echo | Search) -> None:
+def test_policy_without_candidates_gives_no_splits(policy: Echo | Search) -> None:
     problem = problem_of(any_case("dropout").training, effort=10_000)
     problem = replace(problem, candidates={}, segments=partition(problem.training, {}))
     assert not policy.choose(problem)

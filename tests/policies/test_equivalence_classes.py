@@ -16,7 +16,7 @@ import pytest
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.equivalence_classes import classes
-from tests.conftest import Case, case_of, model_case, recomputable, special_case
+from tests.support.cases import Case, case_of, model_case, recomputable, special_case
 
 STEPS, HIDDEN = 12, 8
 

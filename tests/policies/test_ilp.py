@@ -15,8 +15,9 @@ from echo.policies.data_problem import problem_of_graph, solve_graph
 from echo.policies.ilp import MOST_BINARIES, IntegerProgram
 from echo.policies.solvers.ruin_recreate import RuinRecreate
 from echo.system.process import Deadline
-from tests.conftest import any_case, problem_of
-from tests.data_graphs import chain, ilp_graph, ilp_plans
+from tests.support.cases import any_case
+from tests.support.data_graphs import chain, ilp_graph, ilp_plans
+from tests.support.planning import problem_of
 
 
 def test_time_that_runs_out_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -33,7 +34,7 @@ def test_time_that_runs_out_is_reported(caplog: pytest.LogCaptureFixture) -> Non
     assert 0.2 <= float(stopped[1]) < 60
 
 
-def test_what_is_proven_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_proven_schedule_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     problem = problem_of_graph(*chain(10), max_bytes=8)
     with caplog.at_level(logging.WARNING, logger="echo"):
         assert problem.value(IntegerProgram().choose(problem)).bytes <= 8
@@ -46,7 +47,7 @@ def test_large_graphs_are_refused() -> None:
         IntegerProgram().choose(problem)
 
 
-def test_without_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_solver_raises_option_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     with pytest.raises(OptionError, match=r"policy 'ilp' needs highspy: pip install mxnet-echo\[ilp\]"):
         IntegerProgram().choose(problem_of_graph(*chain(3)))
@@ -109,7 +110,7 @@ def test_programs_of_the_user_with_several_threads() -> None:
     assert answers == ["kOptimal 9", 0.0] * 2
 
 
-def test_without_time_there_is_still_a_schedule() -> None:
+def test_solver_without_time_still_gives_a_schedule() -> None:
     budget = ilp_plans("unet_b11")[5]["peak_bytes"]
     problem = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=budget)
     solved = IntegerProgram(time_limit=0.0).solve(problem)

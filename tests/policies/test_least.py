@@ -15,8 +15,9 @@ from echo.policies import least as module
 from echo.policies.data_problem import solve_graph
 from echo.policies.least import Known
 from echo.policies.search import Search
-from tests.conftest import any_case, problem_of
-from tests.data_graphs import random_graph
+from tests.support.cases import any_case
+from tests.support.data_graphs import random_graph
+from tests.support.planning import problem_of
 
 
 def test_schedules_come_back_for_the_same_graph_alone() -> None:
@@ -31,7 +32,7 @@ def test_schedules_come_back_for_the_same_graph_alone() -> None:
     assert known.of(replace(problem, candidates={})) == [], "the user keeps that node now"
 
 
-def test_other_sizes_are_another_graph() -> None:
+def test_graph_with_differing_sizes_has_no_known_schedule() -> None:
     known, case = Known(), any_case("dropout")
     known.add(case.training, {})
     node = case.training.nodes[-1]
@@ -109,19 +110,19 @@ def check(seed: int) -> None:
 
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("seed", [2, 4, 7])
-def test_least_is_true(seed: int) -> None:
+def test_least_bytes_can_be_reached(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("seed", [0, 1, 3])
-def test_least_is_true_of_more_graphs(seed: int) -> None:
+def test_least_bytes_of_more_graphs_can_be_reached(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_least_of_a_data_graph_is_true(seed: int) -> None:
+def test_least_bytes_of_a_data_graph_can_be_reached(seed: int) -> None:
     graph = random_graph(seed, 6 + seed)
     stock = graph.training.planned_bytes
     budgets = [int(part * stock) for part in PARTS]

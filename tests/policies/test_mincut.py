@@ -5,7 +5,7 @@ from __future__ import annotations
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.mincut import Mincut
 from echo.policies.solvers.min_cut import least_stash
-from tests.data_graphs import unrolled
+from tests.support.data_graphs import unrolled
 
 
 def test_a_price_buys_seconds() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.none import RecomputeNone
-from tests.data_graphs import unrolled
+from tests.support.data_graphs import unrolled
 
 
 def test_the_stock_graph_stays() -> None:

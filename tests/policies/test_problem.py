@@ -19,9 +19,10 @@ from echo.passes.analysis import Candidates, Partition
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem, Segment, Segments, partition, run_with_deadline
 from echo.system.process import Deadline, DeadlineExceeded
-from tests.conftest import ALL_CASES, any_case, problem_of, recomputable
-from tests.data_graphs import chain
-from tests.made_graphs import Builder, CountedGraph, diamonds
+from tests.support.cases import ALL_CASES, any_case, recomputable
+from tests.support.data_graphs import chain
+from tests.support.made_graphs import Builder, CountedGraph, diamonds
+from tests.support.planning import problem_of
 
 
 def groups(segments: Segments) -> list[tuple[int, ...]]:
@@ -171,7 +172,7 @@ def test_limits_come_first(
     assert made.keeps(value) == keeps
 
 
-def test_who_may_split() -> None:
+def test_dynamic_problem_may_split() -> None:
     assert problem().may_split
     assert not problem(once=True).may_split
     assert not problem(training=replace(chain(4).training, runner=STATIC)).may_split
@@ -219,7 +220,7 @@ def hurried(looks: int) -> Deadline:
     return Hurried(1.0, 1.0, 1.0)
 
 
-def test_without_a_deadline_the_choice_is_the_policys() -> None:
+def test_choice_without_deadline_is_the_policys() -> None:
     assert run_with_deadline(Tries([MANY, FEW]), PROBLEM) == (PROBLEM.splits(FEW), True)
 
 

@@ -14,7 +14,8 @@ from echo.ir.training_node import TrainingNode
 from echo.policies.equivalence_classes import roles
 from echo.policies.problem import WarmStart
 from echo.policies.search import Search
-from tests.conftest import Case, any_case, case_of, problem_of
+from tests.support.cases import Case, any_case, case_of
+from tests.support.planning import problem_of
 
 HIDDEN, WORDS, BATCH = 16, 40, 8
 WEIGHTS = {"encoder_weight": (4, 8), "decoder_weight": (4, 8)}

@@ -17,7 +17,8 @@ from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 from echo.policies.search import Search
-from tests.conftest import any_case, case_of, overhead_of, problem_of
+from tests.support.cases import any_case, case_of
+from tests.support.planning import overhead_of, problem_of
 
 GRAPHS = 60
 MATCH_RANGES = (16, 1, 2, 3, 4, 8)
@@ -107,7 +108,7 @@ def assert_near(missed: list[float], share: float, worst: float) -> None:
 
 
 @pytest.mark.slow
-def test_there_is_something_to_find() -> None:
+def test_most_small_graphs_have_memory_to_save() -> None:
     """Most graphs can be made smaller, and neither of the two simple choices is the best for most of them."""
     smaller = simple = 0
     for problem, values in zip(problems(), brute_force()):
@@ -121,14 +122,14 @@ def test_there_is_something_to_find() -> None:
 
 
 @pytest.mark.slow
-def test_least_memory_without_limits() -> None:
+def test_search_without_limits_is_near_the_least_memory() -> None:
     best = [min(value.bytes for value in values) for values in brute_force()]
     assert_near(gaps([solved(problem).bytes for problem in problems()], best), share=0.95, worst=0.02)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", [0.0, 0.02, 0.05, 0.1, 0.2])
-def test_least_memory_within_seconds(bound: float) -> None:
+def test_search_within_seconds_is_near_the_least_memory(bound: float) -> None:
     found, best = [], []
     for problem, values in zip(problems(), brute_force()):
         limit = bound * problem.overhead.step_seconds

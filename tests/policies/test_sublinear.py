@@ -11,8 +11,8 @@ from echo.ir.schedule import steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.sublinear import Sublinear
-from tests.conftest import calls_of
-from tests.data_graphs import chain, node, unrolled
+from tests.support.data_graphs import chain, node, unrolled
+from tests.support.planning import calls_of
 
 
 @pytest.mark.parametrize("length", [100, 400, 900])

@@ -24,7 +24,7 @@ def test_the_sign_of_zero_counts() -> None:
     assert different({"a": np.array([0.0])}, {"a": np.array([-0.0])}) == ["a"]
 
 
-def test_what_only_the_other_run_has_differs() -> None:
+def test_value_of_one_run_alone_differs() -> None:
     assert different({}, {"weight/new": np.zeros(1)}) == ["weight/new"]
 
 

@@ -26,7 +26,7 @@ assert found["weight/dense_weight"].tolist() == [[0.0, -1.0]], found
 """
 
 
-def test_at_least_forty_models_of_five_projects() -> None:
+def test_models_are_forty_or_more_of_five_projects() -> None:
     found = models()
     assert len(found) >= 40
     assert {project for project, _ in found.values()} == set(PROJECTS)

@@ -40,7 +40,7 @@ def test_rounding_is_none_with_fused_operators() -> None:
     assert _row(cold=_with(gradient_w=np.array([1.0, 2.0 + 1e-6])))["faults"] == []
 
 
-def test_more_than_rounding_is_a_fault_with_fused_operators() -> None:
+def test_difference_above_rounding_is_a_fault_with_fused_operators() -> None:
     (fault,) = _row(warm=_with(gradient_w=np.array([1.0, 2.001])))["faults"]
     assert "warm: gradient/w off by 5.0e-04" in fault
 
@@ -50,7 +50,7 @@ def test_random_streams_have_to_stand_where_they_stood_with_fused_operators_too(
     assert "cold: random/numpy differ" in fault
 
 
-def test_what_two_stock_runs_leave_different_is_named_and_compared_no_further() -> None:
+def test_value_undefined_in_stock_is_compared_no_further() -> None:
     other = np.array([9.0])
     row = _row(stock_again=_with(loss_0=other), unfused=_with(loss_0=other), cold=_with(loss_0=other))
     assert (row["undefined"], row["faults"]) == (["loss/0"], [])
@@ -80,7 +80,7 @@ def test_a_counter_is_held_against_the_larger_one_of_two_runs_of_stock() -> None
     assert _row(**changed, warm=replace(STOCK, counter_mb=10.5))["counter_grows"] == ["warm"]
 
 
-def test_what_is_allocated_beside_the_counter_is_told_apart() -> None:
+def test_growth_beside_the_counter_is_told_apart() -> None:
     row = _row(cold=replace(STOCK, allocated_mb=21.3))
     assert (row["counter_grows"], row["allocated_grows"]) == ([], ["cold"])
     assert "what MXNet and oneDNN allocate together grows: cold" in words(row)

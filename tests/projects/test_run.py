@@ -27,12 +27,12 @@ def test_a_warning_is_told_once() -> None:
     assert _warnings(LOG) == ("bound without a plan: EchoError: why",)
 
 
-def test_of_a_signal_the_innermost_functions_are_told() -> None:
+def test_death_by_signal_tells_the_innermost_functions() -> None:
     log = 'Fatal\n  File "/x/echo/runtime/measure.py", line 7 in _timed\n  File "/x/a/b.py", line 9 in main\n'
     assert _death(-8, log) == "SIGFPE in runtime/measure.py:7 _timed, a/b.py:9 main"
 
 
-def test_of_an_exception_the_last_line_is_told() -> None:
+def test_death_by_exception_tells_its_last_line() -> None:
     assert _death(1, "Traceback\n  File\nValueError: no\n\n") == "ValueError: no"
 
 

@@ -69,7 +69,7 @@ def test_counters_of_energy() -> None:
     assert not nvml.open
 
 
-def test_without_counters_power_is_looked_at() -> None:
+def test_gpu_without_energy_counter_sums_its_power() -> None:
     before = threading.active_count()
     gpus = Gpus(Nvml("energy"), BOTH)
     assert threading.active_count() == before + 1
@@ -81,7 +81,7 @@ def test_without_counters_power_is_looked_at() -> None:
     assert threading.active_count() == before
 
 
-def test_without_both_it_is_said_why() -> None:
+def test_gpu_without_energy_and_power_says_why() -> None:
     gpus = Gpus(Nvml("energy", "power"), BOTH)
     assert gpus.joules() is None
     assert gpus.bytes() == 7
@@ -143,7 +143,7 @@ def test_packages_are_summed_and_counters_begin_anew(tmp_path: Path) -> None:
     assert counter.joules() is None
 
 
-def test_what_may_not_be_read_is_said_with_the_command_that_allows_it(
+def test_unreadable_counter_raises_with_the_command_that_allows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0", 1)
@@ -157,7 +157,7 @@ def test_what_may_not_be_read_is_said_with_the_command_that_allows_it(
 
 
 @pytest.mark.parametrize("kind", ["nowhere", "empty", "no number"])
-def test_what_is_not_there_is_said(kind: str, tmp_path: Path) -> None:
+def test_missing_counters_raise_lookup_error(kind: str, tmp_path: Path) -> None:
     if kind == "no number":
         zone(tmp_path, "intel-rapl:0", "package-0", 1).write_text("much")
     with pytest.raises(LookupError, match=r"^CPU energy: the processor's counters \(RAPL\) are not there"):

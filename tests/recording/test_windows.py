@@ -23,7 +23,7 @@ def written(path: Path) -> RowFile:
     return file
 
 
-def test_there_and_back_before_the_file_is_closed(tmp_path: Path) -> None:
+def test_rows_are_read_back_before_the_file_is_closed(tmp_path: Path) -> None:
     file = written(tmp_path / "run.csv")
     assert read_rows(tmp_path / "run.csv") == ROWS
     file.close()
@@ -44,7 +44,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a,b\n1,2\n", ",".join(COLUMNS) + "\n1,2\n", ",".join(COLUMNS) + "\nx" + "," * 14 + "\n"]
 )
-def test_other_files_are_named(text: str, tmp_path: Path) -> None:
+def test_file_without_recording_raises_graph_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text(text)
     with pytest.raises(GraphError, match=r"run\.csv is no recording"):
         read_rows(tmp_path / "run.csv")
@@ -64,7 +64,7 @@ def test_the_file_of_another_process_stays(tmp_path: Path) -> None:
         file.close()
 
 
-def test_what_follows_from_a_row() -> None:
+def test_row_gives_its_rates() -> None:
     found = ROWS[1]
     assert (found.ms_a_step, found.samples_a_second, found.gpu_watts, found.cpu_watts) == (50.0, 640.0, 25.0, 0.5)
     assert (ROWS[0].gpu_watts, ROWS[0].cpu_watts) == (None, None)
@@ -89,13 +89,13 @@ def test_the_warm_up_is_left_out_of_all_but_bytes() -> None:
     assert found["gpu_watts"] == pytest.approx(192 / 1.3)
 
 
-def test_what_a_row_lacks_is_not_known() -> None:
+def test_summary_lacks_what_a_row_lacks() -> None:
     found = summary([energy(1), row(2)])
     assert found["gpu_joules_a_sample"] is found["cpu_watts"] is None
     assert found["device"] == 5
 
 
-def test_nothing_but_the_warm_up() -> None:
+def test_summary_of_warm_up_alone_has_no_rates() -> None:
     found = summary([energy(0)])
     assert found["ms_a_step"] is found["samples_a_second"] is found["gpu_joules_a_sample"] is None
     assert (found["steps"], found["steps_left_out"]) == (0, 10)
@@ -141,14 +141,14 @@ def test_rows_of_all_but_the_first_step() -> None:
     assert machine.windows.close() is None
 
 
-def test_with_an_open_window_the_first_step_counts() -> None:
+def test_first_step_of_an_open_window_counts() -> None:
     machine = Machine(every=2, warmup=0)
     machine.windows.open()
     (row,) = machine.steps(2)
     assert (row.step, row.time, row.seconds, row.warmup) == (2, 2.0, 2.0, False)
 
 
-def test_what_is_between_is_in_no_window() -> None:
+def test_time_between_windows_is_in_none() -> None:
     machine = Machine(every=10, warmup=0)
     machine.windows.open()
     machine.steps(3)

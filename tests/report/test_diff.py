@@ -28,7 +28,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in cells}
 
 
-def test_what_changed_the_most_comes_first() -> None:
+def test_largest_change_comes_first() -> None:
     text = difference(profile(encoder=10, decoder=20, loss=3), profile(encoder=4, decoder=21, loss=3, attention=2))
     found = rows(text)
     assert found["encoder"] == ["10.0", "4.0", "-6.0 (-60 %)"]
@@ -38,7 +38,7 @@ def test_what_changed_the_most_comes_first() -> None:
     assert text.index("encoder") < text.index("attention") < text.index("decoder")
 
 
-def test_nothing_changed() -> None:
+def test_difference_of_equal_profiles_is_zero() -> None:
     same = profile(encoder=10)
     found = rows(difference(same, same))
     assert found["all of it"] == ["15.0", "15.0", "0.0"]

@@ -74,7 +74,7 @@ def test_the_peak_is_that_of_the_profile(tmp_path: Path) -> None:
         assert times == sorted(times)
 
 
-def test_nothing_is_imported_to_read_it(tmp_path: Path) -> None:
+def test_snapshot_loads_without_imports(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     export.save_torch_snapshot(made_up(5), path)
     names = {operation.name for operation, _, _ in pickletools.genops(path.read_bytes())}

@@ -50,7 +50,7 @@ def test_every_decision_stands_at_a_node(fuse: bool) -> None:
     assert ("lstm_layer" in patterns) == fuse
 
 
-def test_nothing_else_changes() -> None:
+def test_annotation_changes_nothing_else() -> None:
     symbol, shapes = lstm()
     value = json.loads(symbol.tojson())
     before = json.dumps(value)
@@ -72,7 +72,7 @@ def test_near_misses_say_why() -> None:
 
 
 @pytest.mark.parametrize("value", [{}, {"nodes": 3}, {"nodes": [{}]}, {"nodes": [{"op": "tanh", "name": []}]}])
-def test_what_is_no_symbol_is_refused(value: Any) -> None:
+def test_json_without_symbol_raises_graph_error(value: Any) -> None:
     symbol, shapes = lstm()
     with pytest.raises(GraphError, match="expected the JSON of a symbol"):
         export.annotated(value, echo.plan(symbol, **shapes))

@@ -102,7 +102,7 @@ def test_holes_exist_if_arrays_are_allocated_at_each_step() -> None:
     assert HOLES not in static.stock.parts
 
 
-def test_what_the_first_step_needed_beyond_the_parts_counts_in_both() -> None:
+def test_peak_of_the_first_step_counts_in_both_predictions() -> None:
     without = foreseen(run_by(STATIC), Process(held=200 * MB))
     assert without is not None
     found = foreseen(run_by(STATIC), Process(held=200 * MB, peak=without.echo.total + 50 * MB))

@@ -82,7 +82,7 @@ def test_names_and_reasons_that_differ_in_numbers_are_one_row() -> None:
     assert groups(decisions)[0].reason == "read by 2 gradients; computed again from fc*, x"
 
 
-def test_what_differs_stays_apart_and_the_largest_is_first() -> None:
+def test_differing_decisions_stay_apart_with_the_largest_first() -> None:
     decisions = [
         _decision("a1"), _decision("a2", RECOMPUTE), _decision("b7", size=99, reason="7 of them"), _decision("a3"),
     ]  # fmt: skip
@@ -173,7 +173,7 @@ def _in_browser(text: str, tmp_path: Path, size: str = "1100,900") -> tuple[dict
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 @pytest.mark.parametrize("size", ["1100,900", "390,800"])
-def test_it_lives_in_a_browser(size: str, tmp_path: Path) -> None:
+def test_page_works_in_a_browser(size: str, tmp_path: Path) -> None:
     seen, console = _in_browser(pages.html(made_up(3000), "some model"), tmp_path, size)
     assert (seen["errors"], console) == ([], "")
     assert seen["charts"] == 4
@@ -210,7 +210,7 @@ def test_names_are_text() -> None:
     assert text.count("</script>") == 3
 
 
-def test_what_was_measured_and_what_more_memory_would_buy_is_told() -> None:
+def test_page_tells_measured_bytes_and_what_more_memory_buys() -> None:
     profile = made_up(30)
     measured = replace(profile.usages["stock"], measured={PROCESS: profile.usages["stock"].total + 10 * 10**6})
     text = pages.html(replace(profile, usages={**profile.usages, "stock": measured}))
@@ -221,7 +221,7 @@ def test_what_was_measured_and_what_more_memory_would_buy_is_told() -> None:
     assert 'id="measured"' not in pages.html(profile)
 
 
-def test_it_needs_nothing_else() -> None:
+def test_page_loads_nothing_from_outside() -> None:
     text = pages.html(made_up(30), "some model")
     outside = re.sub(r"<script>.*?</script>", "", text, count=1, flags=re.DOTALL)  # the bundle names its licenses
     assert not re.search(r"(src|href)\s*=|@import|url\(", outside)
@@ -311,7 +311,7 @@ def test_a_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a", "png"])
-def test_other_names(name: str, tmp_path: Path) -> None:
+def test_picture_with_another_suffix_raises_option_error(name: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"expected a picture NAME\.png or NAME\.svg"):
         save_picture(made_up(10), tmp_path / name)
     assert not (tmp_path / name).exists()
@@ -325,7 +325,7 @@ def test_a_profile_shows_pictures_and_tables() -> None:
     assert "at the peak, by kind (MB)" in (text.text or "")
 
 
-def test_without_the_extra_the_tables_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_without_the_extra_shows_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise UnsupportedError(name)
 

@@ -11,7 +11,7 @@ import pytest
 import echo
 from echo.errors import GraphError
 from echo.report.profile import Profile
-from tests.conftest import any_case
+from tests.support.cases import any_case
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
@@ -81,7 +81,7 @@ def test_damaged_files(change: Callable[[Any], None], message: str, profile: Pro
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '{"format": 1}', "{"])
-def test_what_is_no_profile(text: str, tmp_path: Path) -> None:
+def test_file_without_profile_raises_graph_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(GraphError, match="is not a profile"):

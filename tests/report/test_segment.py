@@ -37,7 +37,7 @@ def drawn(symbol: mx.sym.Symbol, **options: Any) -> Segment:
     return found
 
 
-def test_what_hangs_together_between_heavy_operators_is_drawn_with_these() -> None:
+def test_segment_is_drawn_between_its_heavy_operators() -> None:
     found = drawn(chain(), policy="all", max_overhead=None)
     roles = {each.name: each.role for each in found.operators}
     assert [name for name, role in roles.items() if role == HEAVY] == ["fc0", "fc1"]
@@ -53,7 +53,7 @@ def test_what_hangs_together_between_heavy_operators_is_drawn_with_these() -> No
     assert all(each.read for each in found.operators if each.role == RECOMPUTED)  # by the gradients of tanh
 
 
-def test_without_recomputation_maps_are_stashed_or_freed() -> None:
+def test_maps_without_recomputation_are_stashed_or_freed() -> None:
     data = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=32, name="fc")
     data = mx.sym.Activation((data + 1) * 2, act_type="relu", name="relu")
     symbol = mx.sym.MakeLoss(mx.sym.FullyConnected(data, num_hidden=4, name="last"), name="loss")
@@ -63,7 +63,7 @@ def test_without_recomputation_maps_are_stashed_or_freed() -> None:
     assert roles["_plus_scalar"] == (FREED, False)
 
 
-def test_of_a_large_segment_the_operators_around_the_largest_map_are_drawn() -> None:
+def test_large_segment_is_drawn_around_its_largest_map() -> None:
     found = drawn(chain(light=40), policy="all", max_overhead=None)
     assert found.whole == 40
     assert sum(each.role != HEAVY for each in found.operators) == 20
@@ -101,7 +101,7 @@ def test_a_graph_without_light_operators_has_none() -> None:
         ({"operators": [{"name": "x"}]}, "not a profile"),
     ],
 )
-def test_files(change: dict[str, Any], message: str) -> None:
+def test_segment_in_a_file_is_read_and_checked(change: dict[str, Any], message: str) -> None:
     profile = profiled(chain())
     value = profile.to_json()
     assert Profile.from_json(value) == profile

@@ -50,7 +50,7 @@ def test_a_row_for_each_thing_and_the_rest_in_percent() -> None:
     assert rows(replace(profile, usages=usages))[-1][1][1].endswith(" (50.0 %)"), "of the device"
 
 
-def test_without_measurements_there_are_no_rows() -> None:
+def test_profile_without_measurements_has_no_rows() -> None:
     assert rows(made_up(30)) == []
     profile = made_up(30)
     nothing = replace(profile.usages["stock"], measured={STORAGE: MB})

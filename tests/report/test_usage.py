@@ -30,7 +30,7 @@ from echo.report.usage import (
     to_columns,
     usage,
 )
-from tests.conftest import ALL_CASES, any_case
+from tests.support.cases import ALL_CASES, any_case
 
 STEPS = ("fc", "tanh", "loss", "tanh_backward", "fc_backward")
 TENSORS = (
@@ -43,7 +43,7 @@ TENSORS = (
 USAGE = Usage(230, {"optimizer states": 8}, STEPS, 3, TENSORS)
 
 
-def test_what_is_alive_and_when_most_of_it_is() -> None:
+def test_live_bytes_peak_at_their_step() -> None:
     assert USAGE.live == (100, 160, 167, 210, 110)
     assert (USAGE.peak_step, USAGE.live_peak) == (3, 210)
     assert [tensor.name for tensor in USAGE.at_peak] == [
@@ -59,7 +59,7 @@ def test_kinds_add_up_to_all_that_is_held() -> None:
     assert sum(USAGE.by_kind.values()) == USAGE.total
 
 
-def test_what_is_not_accounted_for_is_beyond_all_that_is_known() -> None:
+def test_unaccounted_bytes_exclude_all_that_is_known() -> None:
     assert USAGE.unaccounted is None
     seen = {PROCESS: 400, STORAGE: 270, BLOCKS: 30, GRAPH: 50}
     usage = dataclasses.replace(USAGE, beside={})
@@ -86,7 +86,7 @@ def test_live_bytes_are_those_of_the_arrays_alive(seed: int) -> None:
     assert usage.live_peak == max(usage.live)
 
 
-def test_by_layer_and_by_what_is_found_in_names() -> None:
+def test_bytes_are_grouped_by_layer_or_pattern() -> None:
     assert USAGE.by_layer() == {
         ("encoder_l0", "feature maps"): 160, ("encoder_l0", "map gradients"): 50, ("data", "inputs"): 40,
     }  # fmt: skip
@@ -136,7 +136,7 @@ def test_damaged_columns_are_refused(column: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_CASES)
-def test_it_is_the_footprint_array_by_array(name: str) -> None:
+def test_usage_equals_the_footprint(name: str) -> None:
     training = any_case(name).training
     known = footprint(training, blocks(training), {})
     made = usage(training, training.planned_bytes, (), {})
@@ -162,7 +162,7 @@ def test_clones_of_a_bound_graph_are_recomputed_maps(name: str) -> None:
     assert bool(kinds[0]) == bool(chosen)
 
 
-def test_what_the_executor_is_given() -> None:
+def test_given_arrays_live_through_all_steps() -> None:
     training = any_case("dropout").training
     given = [("data", INPUTS, 640), ("fc0_weight", WEIGHTS, 1920), ("empty", WEIGHTS, 0)]
     made = usage(training, training.planned_bytes, given, {OPTIMIZER: 5, "nothing": 0})

@@ -21,7 +21,7 @@ from echo.frontend import install
 from echo.frontend.implement import _facts
 from echo.frontend.plan_key import subject
 from echo.frontend.symbols import Binding, graph_of, text_of, type_name
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (8, 20), "softmax_label": (8,)}
@@ -140,7 +140,7 @@ def test_fused_operators_beside_casts(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_what_the_user_saves_stays(dtype: str) -> None:
+def test_saved_symbol_keeps_the_users_casts(dtype: str) -> None:
     symbol = network(dtype)
     optimized = echo.optimize(symbol, fuse=False, **SHAPES)
     for keeps in (True, False):

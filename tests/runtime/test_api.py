@@ -59,7 +59,7 @@ def test_marks_of_an_earlier_plan_are_taken_off() -> None:
         ({"grad_req": "null", **SHAPES}, UnsupportedError, "nothing is trained, so there is nothing to plan"),
     ],
 )
-def test_what_cannot_be_meant(given: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_argument_raises_its_error(given: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         echo.plan(network(), **given)
 

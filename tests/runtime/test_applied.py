@@ -40,7 +40,7 @@ def applied(bound: Graph, base: Graph = GRAPH) -> Applied:
         (("norm", "tanh"), {"BatchNorm", "tanh"}, {"BatchNorm"}),
     ],
 )
-def test_what_runs_again(names: tuple[str, ...], ops: set[str], modes: set[str]) -> None:
+def test_marked_operators_are_those_that_run_again(names: tuple[str, ...], ops: set[str], modes: set[str]) -> None:
     found = applied(mark(GRAPH, {AT[name]: [0] for name in names}, hook=True))
     assert found.marked == ops
     assert found.mode_dependent == modes
@@ -48,7 +48,7 @@ def test_what_runs_again(names: tuple[str, ...], ops: set[str], modes: set[str])
     assert not found.implements
 
 
-def test_what_is_fused_or_implemented() -> None:
+def test_applied_graph_tells_fusion_and_exchanged_gradients() -> None:
     other = GRAPH.with_attrs({AT["tanh"]: {GRADIENT_ATTRIBUTE: "a>b:0"}})
     assert applied(other).implements
     assert applied(other, other).fuses

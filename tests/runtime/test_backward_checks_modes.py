@@ -12,7 +12,7 @@ from mxnet.gluon import nn
 
 import echo
 from echo.errors import UnsupportedError
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 FLAGS: dict[str, dict[str, bool]] = {
@@ -143,7 +143,7 @@ def test_refused_where_one_of_several_passes_was_training() -> None:
         autograd.backward([predicted, loss], train_mode=False)
 
 
-def test_other_passes_go_on() -> None:
+def test_passes_of_other_blocks_and_modes_go_on() -> None:
     """Of another block, of this one in prediction, and of none; and MXNet's own errors stay."""
     block, other = made(True, {}), made(False, {})
     pending = recorded(block, inputs(mx.nd.array))

@@ -1,61 +1,23 @@
-"""Arrays that are written between forward and backward: an error where the plan reads them again, else stock's bits."""
+"""Arrays written between forward and backward of an executor: an error where the plan reads them again."""
 
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 from typing import Any, Callable
 
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
-from mxnet.gluon import nn
 
 import echo
 from echo.errors import ChangedInputError
 from echo.runtime import backward_checks
 from echo.runtime.executor import PlannedExecutor
-from tests.training import arrays, assert_alive, assert_same
+from tests.support.training import arrays, assert_alive, assert_same
+from tests.support.writes import NO_CHANGES, OPTIONS, WRITES, Write, _in_place
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym
-OPTIONS = {"fuse": False, "max_overhead": None, "strict": True}
-FLAGS: dict[str, dict[str, bool]] = {
-    "dynamic": {},
-    "static alloc": {"static_alloc": True},
-    "static": {"static_alloc": True, "static_shape": True},
-}
-Write = Callable[[mx.nd.NDArray], None]
-
-
-def _update(array: mx.nd.NDArray) -> None:
-    mx.optimizer.get_updater(mx.optimizer.SGD(learning_rate=0.1))(0, array.ones_like(), array)
-
-
-def _in_place(array: mx.nd.NDArray) -> None:
-    array *= 0.5
-
-
-def _one_element(array: mx.nd.NDArray) -> None:
-    array.reshape((-1,))[-1] += 1
-
-
-WRITES: dict[str, Write] = {
-    "of another array": lambda array: (array * 0.5).copyto(array),
-    "of numbers": lambda array: array.__setitem__(slice(None), array.asnumpy() * 0.5),
-    "in place": _in_place,
-    "of one element": _one_element,
-    "by an optimizer": _update,
-    "to a view": lambda array: array[:1].__setitem__(slice(None), 3),
-}
-NO_CHANGES: dict[str, Write] = {
-    "the same numbers": lambda array: array.__setitem__(slice(None), array.asnumpy()),
-    "nothing added": lambda array: array.__iadd__(0),
-    "to and fro": lambda array: (array.__iadd__(1), array.__isub__(1)),
-}
 
 
 def network() -> S.Symbol:
@@ -99,9 +61,6 @@ def same_as_stock(between: Callable[[mx.executor.Executor], None], **options: An
     assert_same(step(bound(True, **options), between), step(bound(False), between))
 
 
-# Executors -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["ln_gamma", "ln_beta", "data"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_write_to_what_is_read_again_is_an_error(write: Write, name: str) -> None:
@@ -132,7 +91,7 @@ def test_the_names_to_keep_are_those_that_help() -> None:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_what_is_not_read_again_may_be_written(write: Write) -> None:
+def test_array_not_read_again_may_be_written(write: Write) -> None:
     same_as_stock(lambda own: write(own.arg_dict["f2_weight"]))
 
 
@@ -242,7 +201,7 @@ def cross_entropy() -> S.Symbol:
     ],
     ids=["attention", "cross entropy"],
 )
-def test_what_fused_operators_read_as_copies_is_watched(
+def test_input_that_fused_operator_copies_is_watched(
     symbol: S.Symbol, shapes: dict[str, tuple[int, ...]], name: str
 ) -> None:
     executor = echo.optimize(symbol, strict=True).simple_bind(mx.cpu(), grad_req="write", **shapes)
@@ -298,7 +257,7 @@ def test_long_arrays_are_judged_by_the_count_alone() -> None:
         backward_checks.refuse_changed(record)
 
 
-def test_nothing_is_watched_where_nothing_is_read_again() -> None:
+def test_executor_that_reads_nothing_again_watches_nothing() -> None:
     executor = bound(True, keep=("ln", "exp0"))
     assert executor._applied.marked
     assert executor._applied.watch is None
@@ -311,212 +270,3 @@ def test_gammas_that_are_not_read_are_not_watched() -> None:
     step(executor, lambda own: own.arg_dict["bn1_gamma"].__setitem__(slice(None), 3))
     with pytest.raises(ChangedInputError, match="'bn1_beta'"):
         step(executor, lambda own: own.arg_dict["bn1_beta"].__setitem__(slice(None), 3))
-
-
-# Gluon -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=FLAGS.values(), ids=FLAGS)
-def flags(request: pytest.FixtureRequest) -> dict[str, bool]:
-    return request.param  # type: ignore[no-any-return]
-
-
-class Net(nn.HybridSequential):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(prefix="net_", **kwargs)
-        with self.name_scope():
-            self.add(nn.HybridLambda(lambda F, x: F.sin(F.exp(x))))
-            for _ in range(2):
-                self.add(nn.Dense(24), nn.LayerNorm(), nn.Activation("tanh"), nn.Activation("sigmoid"))
-            self.add(nn.Dense(5))
-
-
-def made(on: bool, flags: dict[str, bool], seed: int = 3) -> Net:
-    with mx.name.NameManager():
-        mx.random.seed(seed)
-        block = Net()
-        block.initialize(mx.init.Xavier())
-        block.hybridize(**flags)
-        return echo.optimize(block, **OPTIONS) if on else block
-
-
-def inputs(seed: int = 0) -> mx.nd.NDArray:
-    return mx.nd.array(np.random.RandomState(seed).normal(0, 1, (8, 12)))
-
-
-def gradients(block: Net) -> dict[str, Any]:
-    mx.nd.waitall()
-    return {f"gradient {name}": param.grad().asnumpy() for name, param in block.collect_params().items()}
-
-
-def gamma(block: Net) -> mx.nd.NDArray:
-    return next(param for name, param in block.collect_params().items() if name.endswith("layernorm0_gamma")).data()
-
-
-def recorded(block: Net, data: mx.nd.NDArray) -> mx.nd.NDArray:
-    with autograd.record():
-        return (block(data) ** 2).sum()
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_blocks_refuse_a_write_to_a_parameter(flags: dict[str, bool], write: Write) -> None:
-    block = made(True, flags)
-    loss = recorded(block, inputs())
-    with autograd.pause():
-        write(gamma(block))
-    with pytest.raises(ChangedInputError, match=r"layernorm0_gamma' was written .* \(LayerNorm\)"):
-        loss.backward()
-
-
-def test_blocks_refuse_a_write_to_an_input(flags: dict[str, bool]) -> None:
-    block, data = made(True, flags), inputs()
-    loss = recorded(block, data)
-    data[:] = inputs(1)
-    with pytest.raises(ChangedInputError, match="'data' was written"):
-        loss.backward()
-    recorded(block, data).backward()
-
-
-def test_set_data_is_a_write(flags: dict[str, bool]) -> None:
-    block = made(True, flags)
-    loss = recorded(block, inputs())
-    for param in block.collect_params().values():
-        param.set_data(param.data() * 0.5)
-    with pytest.raises(ChangedInputError):
-        autograd.backward([loss])
-
-
-def run(on: bool, flags: dict[str, bool], scenario: Callable[[Net], None]) -> dict[str, Any]:
-    block = made(on, flags)
-    scenario(block)
-    seen = gradients(block)
-    assert_alive(seen)
-    if on:
-        assert any(plan.recomputed_nodes for plan in block._cached_op.plans.values())
-    return seen
-
-
-def _several(block: Net) -> None:
-    """Each pass has its own record; what is written behind one's backward is written before another's forward."""
-    losses = [recorded(block, inputs(seed)) for seed in range(3)]
-    autograd.backward(losses)
-    trainer = gluon.Trainer(block.collect_params(), "sgd", {"learning_rate": 0.1})
-    trainer.step(1)
-    first, second = recorded(block, inputs(4)), recorded(block, inputs(5))
-    first.backward()
-    second.backward()
-
-
-def _retained(block: Net) -> None:
-    loss = recorded(block, inputs())
-    loss.backward(retain_graph=True)
-    loss.backward()
-
-
-def _inference_between(block: Net) -> None:
-    loss = recorded(block, inputs())
-    block(inputs(1)).wait_to_read()
-    with autograd.predict_mode():
-        block(inputs(2)).wait_to_read()
-    loss.backward()
-
-
-def _dropped(block: Net) -> None:
-    """Passes that never see a backward pass: their records go, and what is written then concerns nobody."""
-    for seed in range(200):
-        recorded(block, inputs(seed))
-        gamma(block)[:] *= 0.99
-    recorded(block, inputs()).backward()
-
-
-def _accumulated(block: Net) -> None:
-    for param in block.collect_params().values():
-        param.grad_req = "add"
-    for seed in range(3):
-        recorded(block, inputs(seed)).backward()
-    gluon.Trainer(block.collect_params(), "adam").step(8)
-    block.collect_params().zero_grad()
-    recorded(block, inputs(3)).backward()
-
-
-def _buffer_refilled_behind_backward(block: Net) -> None:
-    buffer = inputs()
-    for seed in range(4):
-        buffer[:] = inputs(seed)
-        recorded(block, buffer).backward()
-
-
-@pytest.mark.parametrize(
-    "scenario", [_several, _retained, _inference_between, _dropped, _accumulated, _buffer_refilled_behind_backward]
-)
-def test_what_loops_do_otherwise_is_no_error(flags: dict[str, bool], scenario: Callable[[Net], None]) -> None:
-    assert_same(run(True, flags, scenario), run(False, flags, scenario))
-
-
-def test_two_networks_that_train_in_turns(flags: dict[str, bool]) -> None:
-    """As a GAN: the discriminator is updated while a pass of the generator waits for its gradient."""
-
-    def trained(on: bool) -> dict[str, Any]:
-        generator, critic = made(on, flags), made(on, flags, seed=4)
-        trainers = [gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01}) for net in (generator, critic)]
-        pad = mx.nd.ones((8, 7))
-        for seed in range(3):
-            with autograd.record():
-                fake = mx.nd.concat(generator(inputs(seed)), pad)
-                loss = (critic(inputs(seed + 9)) ** 2).sum() - (critic(fake.detach()) ** 2).sum()
-            loss.backward()
-            trainers[1].step(8)
-            with autograd.record():
-                loss = (critic(fake) ** 2).sum()
-            loss.backward()
-            trainers[0].step(8)
-        return {**gradients(generator), **{f"{name} critic": value for name, value in gradients(critic).items()}}
-
-    assert_same(trained(True), trained(False))
-
-
-def test_a_loss_of_two_networks_is_refused_by_the_pass_of_the_one_that_changed(flags: dict[str, bool]) -> None:
-    first, second = made(True, flags), made(True, flags, seed=4)
-    with autograd.record():
-        loss = first(inputs()).sum() * second(inputs()).sum()
-    gamma(second)[:] = 2
-    weights = [param.data() for param in first.collect_params().values()]
-    found = autograd.grad(loss, weights, retain_graph=True)  # not behind the second network
-    assert all(np.isfinite(gradient.asnumpy()).all() for gradient in found)
-    with pytest.raises(ChangedInputError, match="gamma"):
-        autograd.grad(loss, [gamma(second)], retain_graph=True)
-    with pytest.raises(ChangedInputError, match="gamma"):
-        loss.backward()
-
-
-# Other engines ---------------------------------------------------------------------------------------------------
-
-_SCRIPT = """
-import echo, mxnet as mx
-from echo.runtime import backward_checks
-S = mx.sym
-net = S.var("data")
-for name in ("ln", "ln1", "ln2"):
-    net = S.sigmoid(S.tanh(S.LayerNorm(S.FullyConnected(net, num_hidden=48), name=name)))
-net = S.sum(net)
-executor = echo.optimize(net, fuse=False, max_overhead=None, strict=True).simple_bind(mx.cpu(), data=(64, 48))
-assert executor._applied.watch is not None
-for _ in range(3):
-    executor.forward(is_train=True)
-    executor.backward(mx.nd.ones(1))
-    executor.arg_dict["ln_gamma"][:] = 2
-executor.forward(is_train=True)
-executor.arg_dict["ln_gamma"][:] = 3
-try:
-    executor.backward(mx.nd.ones(1))
-except echo.errors.ChangedInputError as error:
-    print("refused", error)
-"""
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine", "ThreadedEnginePerDevice"])
-def test_every_engine_counts(engine: str, tmp_path: Any) -> None:
-    environment = {**os.environ, "MXNET_ENGINE_TYPE": engine, "ECHO_CACHE_DIR": str(tmp_path)}
-    found = subprocess.run([sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True)
-    assert found.stdout.startswith("refused 'ln_gamma'"), found.stderr

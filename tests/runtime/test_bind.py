@@ -15,7 +15,7 @@ from benchmarks.models import nmt_symbol
 from echo import pipeline
 from echo.errors import BudgetError
 from echo.runtime import executor as executor_module
-from tests.conftest import with_dropout
+from tests.support.cases import with_dropout
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES: dict[str, Any] = dict.fromkeys(("source", "target", "softmax_label"), (8, 6))

@@ -35,7 +35,7 @@ def test_a_session_is_made_once_and_late() -> None:
     assert asked == [1]
 
 
-def test_nothing_is_planned_inside_of_an_operator(
+def test_bind_inside_of_an_operator_gets_no_plan(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not inside_operator()
@@ -58,7 +58,7 @@ def test_a_plan_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("followed", "own", "taken"), [(0, 50, 0), (90, 50, 1), (90, 95, 0)])
-def test_in_a_pool_the_one_that_makes_it_grow_less(
+def test_pool_takes_the_plan_that_makes_it_grow_less(
     followed: int, own: int, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Found:

@@ -84,7 +84,7 @@ def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_what_follows_is_found_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_plans_are_found_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = pool_of_buckets(max_overhead=None)
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr(pipeline, "plan", None)

@@ -31,7 +31,7 @@ def test_how_it_was_bound(executor: mx.executor.Executor) -> None:
     assert not binding.sparse
 
 
-def test_what_has_no_array_has_no_gradient() -> None:
+def test_argument_without_gradient_array_has_request_null() -> None:
     args = {name: mx.nd.zeros(shape) for name, shape in (("x", (2,)), ("y", (2,)))}
     bound = (mx.sym.var("x") + mx.sym.var("y")).bind(mx.cpu(), args, {"x": mx.nd.zeros((2,))}, "write")
     assert requests_of(bound) == ["write", "null"]

@@ -33,7 +33,7 @@ def deep(x: mx.sym.Symbol) -> mx.sym.Symbol:
     return x
 
 
-def test_what_is_computed_again_in_any_mode() -> None:
+def test_mode_independent_choice_serves_every_mode() -> None:
     choice = choice_of(deep(mx.sym.var("data")), fuse=False)
     assert choice.graph is not None
     assert (choice.in_training, choice.fuses, choice.mode_dependent) == (False, False, frozenset())

@@ -7,7 +7,7 @@ import mxnet as mx
 from echo.runtime.cached_choice import StockCachedOp, _unfused
 
 
-def test_it_is_mxnets_own_but_for_pointwise_operators() -> None:
+def test_unfused_cached_op_computes_as_mxnets_own() -> None:
     x = mx.nd.array([1.0, -2.0])
     symbol = mx.sym.tanh(mx.sym.var("x") * 2)
     stock, unfused = (kind(symbol, [("static_alloc", True)]) for kind in (StockCachedOp, _unfused(StockCachedOp)))

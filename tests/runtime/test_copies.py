@@ -15,8 +15,8 @@ from mxnet import autograd
 
 import echo
 from echo.runtime.cached_op import PlannedCachedOp
-from tests.runtime.test_gluon import BATCH, FEATURES, net
-from tests.training import assert_same
+from tests.support.gluon_blocks import BATCH, FEATURES, net
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 COPIES: dict[str, Callable[[Any], Any]] = {

@@ -59,7 +59,7 @@ def test_graph_that_is_left_alone_is_bound_quietly(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("error", WISHES + FAULTS, ids=lambda error: type(error).__name__)
-def test_who_is_strict_sees_every_error(error: Exception) -> None:
+def test_strict_policy_raises_every_error(error: Exception) -> None:
     optimize = RaiseUnmetRequests(Options(strict=True))
     for policy in (optimize, optimize.later, transparent(strict=True)[0]):
         with pytest.raises(type(error)):
@@ -128,13 +128,13 @@ def test_the_next_best_runs(refused: str, expected: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("unfused", [lambda: "stock", lambda: 1 // 0], ids=["none", "cannot be planned"])
-def test_without_a_plan_that_fuses_nothing_the_users_own_graph_runs(unfused: Callable[[], str]) -> None:
+def test_refused_plan_without_unfused_one_runs_the_users_graph(unfused: Callable[[], str]) -> None:
     policy, told = transparent()
     assert first_bindable("planned", refusing("planned"), unfused, "stock", policy, "bound") == ("STOCK", "stock")
     assert len(told) == 1
 
 
-def test_where_the_call_is_wrong_nothing_is_said_of_plans() -> None:
+def test_wrong_call_raises_without_a_word_on_plans() -> None:
     policy, told = transparent()
     for choice in ("planned", "stock"):
         with pytest.raises(ValueError, match="stock"):
@@ -142,7 +142,7 @@ def test_where_the_call_is_wrong_nothing_is_said_of_plans() -> None:
     assert told == []
 
 
-def test_who_is_strict_sees_what_mxnet_refuses() -> None:
+def test_strict_policy_raises_mxnets_refusal() -> None:
     policy, _ = transparent(strict=True)
     with pytest.raises(ValueError, match="planned"):
         first_bindable("planned", refusing("planned"), lambda: "unfused", "stock", policy, "bound")

@@ -14,7 +14,7 @@ import echo
 from echo.frontend.capture import planned_megabytes
 from echo.runtime import bind as module
 from echo.runtime.executor import PlannedExecutor
-from tests.training import arrays, assert_alive, assert_same
+from tests.support.training import arrays, assert_alive, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (64, 16), "softmax_label": (64,)}
@@ -273,7 +273,7 @@ def test_a_plan_that_does_not_hold_is_made_again(monkeypatch: pytest.MonkeyPatch
         ({"data": (32, 16), "softmax_label": (31,)}, "nconsistent"),
     ],
 )
-def test_what_is_wrong_for_mxnet_is_mxnets_error(
+def test_invalid_reshape_raises_mxnets_error(
     given: dict[str, tuple[int, ...]], match: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for on in (False, True):

@@ -26,7 +26,7 @@ from echo.planning.planner import Planner
 from echo.runtime import bind as planned_bind
 from echo.runtime import bind_plan, cached_op
 from echo.runtime.bind import Rebinder
-from tests.refusing import refusing_op
+from tests.support.refusing import refusing_op
 
 pytestmark = pytest.mark.usefixtures("nothing_remembered", "cheap_planning")
 SIZE, STEPS, BATCH = 16, 6, 8
@@ -166,7 +166,7 @@ def test_planning_goes_on_without_fused_operators(
 
 @pytest.mark.parametrize("transparent", [False, True])
 @pytest.mark.parametrize("fault", PLANNING)
-def test_who_is_strict_sees_the_error(fault: str, transparent: bool, monkeypatch: Patch) -> None:
+def test_strict_bind_raises_the_planning_error(fault: str, transparent: bool, monkeypatch: Patch) -> None:
     PLANNING[fault](monkeypatch)
     if transparent:
         echo.enable(max_overhead=None, strict=True)
@@ -176,7 +176,7 @@ def test_who_is_strict_sees_the_error(fault: str, transparent: bool, monkeypatch
 
 
 @pytest.mark.parametrize("transparent", [False, True])
-def test_what_fails_without_fused_operators_too_runs_as_it_is(
+def test_graph_that_cannot_be_planned_runs_as_it_is(
     transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing(Select, "run")(monkeypatch)
@@ -201,7 +201,7 @@ def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) ->
         echo.plan(model(), max_overhead=None, strict=True, **SHAPES)
 
 
-def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
+def test_failed_plan_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
     saved: list[Any] = []
     monkeypatch.setattr("echo.planning.plan_cache.save", lambda *found: saved.append(found))
     with monkeypatch.context() as patch:
@@ -315,7 +315,7 @@ def trained(static: bool, optimize: Callable[[Any], Any]) -> list[Any]:
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("at", ["planning", "making", "the first call"])
 @pytest.mark.parametrize("every", [False, True])
-def test_blocks(
+def test_block_that_cannot_be_made_falls_back_to_stock(
     every: bool, at: str, static: bool, transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stock = trained(static, lambda net: net)

@@ -125,7 +125,7 @@ def test_mark_that_was_reset_does_not_hide_the_peak(
 
 
 @pytest.mark.parametrize("missing", ["gpu", "no proc"])
-def test_what_cannot_be_predicted_has_no_line(
+def test_unpredictable_peak_has_no_line(
     watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture, missing: str
 ) -> None:
     if missing == "no proc":
@@ -158,7 +158,7 @@ def test_prediction_that_fails_costs_a_warning_and_the_weights_are_updated(
     watched.log()  # as at the end of the program
 
 
-def test_what_a_block_returned_may_be_arrays_of_the_numpy_interface(
+def test_outputs_of_the_numpy_interface_are_counted(
     watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     for given, output in ((block(), mx.np.zeros((1000, 1000))), (block(700 * MB), [mx.np.zeros(7), mx.nd.zeros(7)])):

@@ -16,9 +16,18 @@ import echo
 from echo.passes import trial
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
-from tests.fused_models import EXAMPLES, STEPS, Example, attention, ordered_gru, ordered_lstm, trained_gluon, values
-from tests.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts
-from tests.training import TOLERANCE
+from tests.support.fused_models import (
+    EXAMPLES,
+    STEPS,
+    Example,
+    attention,
+    ordered_gru,
+    ordered_lstm,
+    trained_gluon,
+    values,
+)
+from tests.support.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts
+from tests.support.training import TOLERANCE
 
 
 def gradients(
@@ -131,7 +140,7 @@ def test_half_precision() -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm layer", "attention", "softmax output"])
-def test_without_fusion_every_bit_stays(name: str) -> None:
+def test_training_without_fusion_keeps_every_bit(name: str) -> None:
     example = EXAMPLES[name]()
     plain = echo.optimize(example.symbol, fuse=False)
     found, stock = gradients(plain, example), gradients(example.symbol, example)
@@ -217,7 +226,7 @@ def test_a_plan_names_places_that_are_none(tmp_path: Any) -> None:
 @pytest.mark.usefixtures("free_workspaces")
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_gluon(static: bool, grad_req: str) -> None:
+def test_fused_block_trains_within_tolerance(static: bool, grad_req: str) -> None:
     def layers() -> mx.gluon.HybridBlock:
         return mx.gluon.rnn.LSTM(8, 2, layout="NTC", input_size=5)
 

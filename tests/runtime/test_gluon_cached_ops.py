@@ -31,7 +31,7 @@ def kind() -> type:
     return type(mx.nd.CachedOp(mx.sym.tanh(mx.sym.exp(mx.sym.sin(x)))))
 
 
-def test_those_of_a_block_alone() -> None:
+def test_cached_ops_of_the_block_alone_are_planned() -> None:
     assert kind() is StockCachedOp
     seen: list[type] = []
     with planned_by(attempt):
@@ -55,6 +55,6 @@ def test_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kind() is StockCachedOp
 
 
-def test_whoever_gives_up_gets_mxnets_own() -> None:
+def test_given_up_planning_makes_mxnets_cached_op() -> None:
     with planned_by(lambda action, stock: stock()):
         assert kind() is StockCachedOp

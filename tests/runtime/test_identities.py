@@ -11,7 +11,7 @@ from mxnet.gluon import nn
 
 import echo
 from echo.errors import OptionError
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 S = mx.sym
 SAME: dict[str, Callable[[Any, Any], Any]] = {

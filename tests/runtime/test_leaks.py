@@ -82,7 +82,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow  # planning twenty times anew is
-def test_nothing_is_held(tmp_path: Path) -> None:
+def test_repeated_binds_and_plans_hold_no_memory(tmp_path: Path) -> None:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, "200", str(tmp_path / "plan.json")],

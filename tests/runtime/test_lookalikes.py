@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import echo
-from tests.training import assert_alive, assert_close, bind, random_arrays, train
+from tests.support.training import assert_alive, assert_close, bind, random_arrays, train
 
 S = mx.sym
 Symbol = mx.sym.Symbol
@@ -99,7 +99,7 @@ GRAPHS: dict[str, tuple[Callable[[], Symbol], dict[str, tuple[int, ...]]]] = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_only_looks_alike_trains_as_in_mxnet(name: str) -> None:
+def test_lookalike_of_a_pattern_trains_as_in_mxnet(name: str) -> None:
     build, shapes = GRAPHS[name]
     values = random_arrays(build(), shapes, limits={"label": 3})
     if name == "a label between two":
@@ -121,7 +121,7 @@ def test_lengths_are_cut_to_whole_ones(value: float) -> None:
         np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6, equal_nan=True, err_msg=name)
 
 
-def test_what_does_not_fit_costs_no_other_fusion() -> None:
+def test_misfit_costs_no_other_fusion() -> None:
     attention = S.batch_dot(S.softmax(scores()), S.var("v"))
     shapes = {"x": (300, 3), "q": (4, 133, 7), "k": (4, 141, 7), "v": (4, 141, 5)}
     plan = echo.plan(S.Group([one_for_all(), attention]), strict=True, grad_req="write", **shapes)

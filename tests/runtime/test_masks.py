@@ -15,7 +15,7 @@ from echo.passes.patterns import apply
 from echo.passes.patterns.graph_view import Fusion
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
-from tests.fused_models import EXAMPLES, Example, values
+from tests.support.fused_models import EXAMPLES, Example, values
 
 NAMES = ("dropout", "rectified")
 
@@ -112,7 +112,7 @@ def test_half_precision() -> None:
     assert same_bits(found, steps(example.symbol, example, "write", dtype="float16"))
 
 
-def test_other_types_stay_as_they_are() -> None:
+def test_float64_dropout_stays_as_it_is() -> None:
     example = EXAMPLES["dropout"]()
     fused = echo.optimize(example.symbol)
     found = steps(fused, example, "write", dtype="float64")
@@ -159,7 +159,7 @@ def test_reshaped_executors_draw_on() -> None:
     assert same_bits(*results)
 
 
-def test_module() -> None:
+def test_module_with_mask_bits_trains_to_stocks_bits() -> None:
     """Three updates of `benchmarks.dropout_models.mlp`, with Adam: the weights, and predictions."""
     model = mlp(batch=64, width=256)
     random = np.random.default_rng(2)
@@ -180,7 +180,7 @@ def test_module() -> None:
 
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_gluon(static: bool, grad_req: str) -> None:
+def test_block_with_mask_bits_trains_to_stocks_bits(static: bool, grad_req: str) -> None:
     results = []
     for fuse in (False, True):
         mx.random.seed(3)

@@ -44,7 +44,7 @@ def test_clones_are_dropped(hook: bool, suffix: str) -> None:
     ]  # fmt: skip
 
 
-def test_without_a_plan_nothing_is_dropped() -> None:
+def test_monitor_without_a_plan_drops_no_name() -> None:
     assert Seen(GRAPH, GRAPH).tell("a_b_output", "a_b_echo_output") == ["a_b_output", "a_b_echo_output"]
 
 

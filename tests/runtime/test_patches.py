@@ -32,7 +32,7 @@ def wrapped(name: str, original: Callable[[], list[str]]) -> Callable[[], list[s
 ECHOS, THEIRS = (functools.partial(wrapped, name) for name in ("echo's", "theirs"))
 
 
-def test_it_is_put_once_and_taken_out() -> None:
+def test_patch_is_put_once_and_taken_out() -> None:
     stand_ins, library = Patches(), Library()
     stock = library.function
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_it_is_put_once_and_taken_out() -> None:
         assert library.function is stock
 
 
-def test_other_peoples_stay() -> None:
+def test_patches_of_others_stay_in_place() -> None:
     stand_ins, library = Patches(), Library()
     stand_ins.put(library, "function", ECHOS)
     library.function = THEIRS(library.function)
@@ -55,7 +55,7 @@ def test_other_peoples_stay() -> None:
     assert library.function() == ["theirs", "echo's", "stock"]
 
 
-def test_it_is_put_for_good() -> None:
+def test_patch_put_for_good_stays_below_later_ones() -> None:
     stand_ins, library = Patches(), Library()
     stand_ins.put_for_good(library, "function", ECHOS)
     library.function = THEIRS(library.function)

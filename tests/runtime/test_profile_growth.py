@@ -34,7 +34,7 @@ def _layers(count: int) -> mx.sym.Symbol:
 
 
 @pytest.mark.slow
-def test_more_layers_take_more() -> None:
+def test_growth_rises_with_the_number_of_layers() -> None:
     few, many = (measured(_layers(count), CALL) for count in (2, 42))
     more = 40 * 256 * 1024 * 4  # activations, in place of the products
     assert 0.9 * more <= many[STORAGE] - few[STORAGE] <= 1.2 * more
@@ -70,7 +70,7 @@ def test_scratch_memory_that_nobody_writes_to_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_environment_says_of_echo_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_growth_ignores_variables_of_echo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO", "1")
     monkeypatch.setenv("ECHO_POLICY", "nonsense")
     assert measured(_layers(2), CALL)[STORAGE] > 0

@@ -13,7 +13,7 @@ import echo
 from benchmarks.models import SMALL
 from echo.errors import OptionError
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC
-from tests.conftest import any_case
+from tests.support.cases import any_case
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
@@ -63,7 +63,7 @@ def test_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}], ids=str)
-def test_blocks(flags: dict[str, bool]) -> None:
+def test_profile_of_a_block_sums_to_its_plan(flags: dict[str, bool]) -> None:
     net = mx.gluon.nn.HybridSequential()
     with net.name_scope():
         for _ in range(3):
@@ -78,7 +78,7 @@ def test_blocks(flags: dict[str, bool]) -> None:
     assert profile.usages["echo"].planned < profile.usages["stock"].planned
 
 
-def test_what_counts_beside_the_arrays() -> None:
+def test_optimizer_states_count_beside_the_arrays() -> None:
     model = SMALL["lm"]()
     profile = echo.profile(model.symbol, optimizer_states=2, **model.shapes)
     for usage in profile.usages.values():

@@ -96,7 +96,7 @@ def verify_counts_meanwhile() -> None:
     assert 5 * MB <= most < 6 * MB
 
 
-def test_where_it_cannot_be_counted_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncountable_storage_raises_lookup_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_check, "why_not", lambda: "MXNet's storage is not where it is expected")
     with pytest.raises(LookupError, match="MXNet's storage: MXNet's storage is not where"):
         StorageCounter()
@@ -135,7 +135,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "bus_ids", lambda: ("0000:02:00.0",))
 
 
-def test_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meters_on_a_cpu_read_process_and_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0", 1)
     monkeypatch.setattr(recorder, "Rapl", lambda: meters_rapl(tmp_path))
     found = Meters()
@@ -156,7 +156,7 @@ def meters_rapl(folder: Path) -> Any:
 
 
 @pytest.mark.usefixtures("_gpu")
-def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meters_on_a_gpu_read_device_and_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     found = Meters()
@@ -172,7 +172,7 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     (Nvml("init"), "NVML does not answer: Not Supported"), (None, "pip install nvidia-ml-py"),
     (Nvml("energy", "power"), "GPU energy: NVML says neither energy nor power"),
 ], ids=["no driver", "no module", "no energy"])  # fmt: skip
-def test_what_cannot_be_measured_is_said(nvml: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_meter_is_named(nvml: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     found = Meters()
     found.close()
@@ -194,7 +194,7 @@ def module_fit(recorder: Recorder, epochs: int) -> None:
     mx.mod.Module(symbol).fit(data, num_epoch=epochs, batch_end_callback=[recorder])
 
 
-def test_as_batch_end_callback(tmp_path: Path) -> None:
+def test_recorder_as_batch_end_callback_ends_windows_with_epochs(tmp_path: Path) -> None:
     """Seven steps an epoch; the first one of each only begins a window, and no window goes beyond an epoch."""
     recorder = Recorder(tmp_path / "run.csv", every=3, warmup=4)
     module_fit(recorder, epochs=2)
@@ -224,7 +224,7 @@ def loop(recorder: Recorder, steps: int) -> None:
         recorder.step(5)
 
 
-def test_in_a_loop_of_ones_own(tmp_path: Path) -> None:
+def test_recorder_in_a_plain_loop_records_every_step(tmp_path: Path) -> None:
     with Recorder(tmp_path / "run.csv", every=4, warmup=0) as recorder:
         loop(recorder, 10)
     assert [(row.step, row.steps, row.samples) for row in recorder.rows] == [(4, 4, 20), (8, 4, 20), (10, 2, 10)]
@@ -233,7 +233,7 @@ def test_in_a_loop_of_ones_own(tmp_path: Path) -> None:
     assert recorder.summary()["samples"] == 50
 
 
-def test_without_a_file_and_with_one_that_is_open(tmp_path: Path) -> None:
+def test_recorder_takes_no_file_or_an_open_one(tmp_path: Path) -> None:
     with Recorder(every=2) as recorder:
         loop(recorder, 4)
     assert (len(recorder.rows), recorder.path) == (2, None)
@@ -242,7 +242,7 @@ def test_without_a_file_and_with_one_that_is_open(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "own.csv")) == 2
 
 
-def test_as_event_handler_of_the_estimator(tmp_path: Path) -> None:
+def test_recorder_as_event_handler_leaves_out_evaluations(tmp_path: Path) -> None:
     """An evaluation behind each epoch is in no window."""
     net = gluon.nn.Dense(4)
     net.initialize()
@@ -284,7 +284,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("end", "sums"), [("raise KeyboardInterrupt", True), ("os.kill(os.getpid(), 9)", False)])
-def test_what_is_interrupted_keeps_its_rows(end: str, sums: bool, tmp_path: Path) -> None:
+def test_interrupted_recording_keeps_its_rows(end: str, sums: bool, tmp_path: Path) -> None:
     script = (
         "import os\nfrom echo.callbacks import Recorder\nimport mxnet as mx\n"
         "recorder = Recorder('run.csv', every=2, warmup=0)\n"
@@ -313,7 +313,7 @@ def test_a_full_disk_costs_one_line_and_the_training_goes_on(
     assert said == ["echo: nothing more is written of the recording: [Errno 28] No space left on device"]
 
 
-def test_what_is_not_measured_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_meter_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def refused() -> None:
         raise LookupError("CPU energy: this user may not read it; to allow it: sudo chmod")
 

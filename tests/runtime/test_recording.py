@@ -76,7 +76,7 @@ def test_a_program_that_takes_no_step_leaves_nothing(tmp_path: Path) -> None:
     ("ECHO_RECORD_EVERY", "many", "ECHO_RECORD_EVERY: "),
     ("ECHO_RECORD_EVERY", "0", "every: expected a number of steps"),
 ])  # fmt: skip
-def test_what_cannot_be_recorded_is_one_line_and_the_training_goes_on(
+def test_failed_recording_is_one_line_and_training_goes_on(
     variable: str, value: str, said: str, tmp_path: Path
 ) -> None:
     done = run(GLUON, tmp_path, **{"ECHO_RECORD": "run.csv", variable: value})

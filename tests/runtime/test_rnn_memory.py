@@ -83,14 +83,14 @@ SIZES = [(30, 32, 4, 40, 1, 0, 0), (20, 16, 64, 64, 2, 1, 1), (2, 2, 8, 8, 1, 0,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", SIZES)
-def test_less_is_allocated(sizes: tuple[int, ...], folder: Path) -> None:
+def test_fused_layers_allocate_less_than_stock(sizes: tuple[int, ...], folder: Path) -> None:
     echo, stock = trained(folder, True, sizes), trained(folder, False, sizes)
     assert "rnn" in echo.fused
     assert echo.allocated < stock.allocated
 
 
 @pytest.mark.slow
-def test_where_mxnet_counts_what_it_holds_its_counter_does_not_grow(folder: Path) -> None:
+def test_counted_storage_of_fused_layers_does_not_grow(folder: Path) -> None:
     own = {"MXNET_USE_MKLDNN_RNN": "0"}
     sizes = (30, 16, 64, 128, 2, 0, 0)
     echo, stock = trained(folder, True, sizes, **own), trained(folder, False, sizes, **own)

@@ -9,9 +9,9 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.frontend.symbols import symbol_of
-from tests.conftest import model_case
-from tests.runtime.test_bind_symbol import requested, small, stock
-from tests.training import assert_same, bind, train
+from tests.runtime.test_bind_models import requested, small, stock
+from tests.support.cases import model_case
+from tests.support.training import assert_same, bind, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

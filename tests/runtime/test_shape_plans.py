@@ -168,7 +168,7 @@ def test_model_without_a_plan_is_searched_again_for_much_larger_shapes(shapes: S
     assert planning.asked == ["search", "further search", "follow"]
 
 
-def test_other_types_and_devices_are_other_models(shapes: ShapePlans) -> None:
+def test_differing_type_or_device_is_planned_anew(shapes: ShapePlans) -> None:
     planning = FakePlanning()
     for made in (signature(8), signature(8, np.float64), signature(8, device="gpu"), signature(9, np.float64)):
         shapes.choose(made, planning)
@@ -288,7 +288,7 @@ def test_followed_plan_is_searched_once_and_runs_on_one_cached_op(monkeypatch: p
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_without_spare_time_further_shapes_run_as_mxnet_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_shapes_without_spare_time_run_unplanned(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner()
     planner.spare_time = SpareTime(share=0.0)
     monkeypatch.setattr(bind_plan, "PLANNER", planner)

@@ -22,7 +22,7 @@ from echo.errors import NativeError
 from echo.frontend.symbols import graph_of
 from echo.runtime import storage_check as held_module
 from echo.runtime.storage_check import LEAST, Pair, grows, held
-from tests.conftest import plan_other_graphs
+from tests.support.planning import plan_other_graphs
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym
@@ -152,7 +152,7 @@ def test_the_most_at_once_is_counted() -> None:
     assert held(lambda: None, mx.cpu())[0] == 0
 
 
-def test_what_outlives_is_not_counted() -> None:
+def test_arrays_that_outlive_a_run_are_not_counted() -> None:
     def run() -> list[mx.nd.NDArray]:
         arrays_of(3 * MB)
         return arrays_of(4 * MB)
@@ -174,7 +174,7 @@ def test_nobody_counts_twice_at_once() -> None:
     assert held(lambda: arrays_of(MB) and None, mx.cpu())[0] == MB
 
 
-def test_it_is_what_mxnets_profiler_counts(tmp_path: Path) -> None:
+def test_held_bytes_are_those_of_mxnets_profiler(tmp_path: Path) -> None:
     script = """
 import json, sys
 import mxnet as mx
@@ -195,7 +195,7 @@ mx.profiler.dump()
     assert int(found.stdout) == counter_peak(json.loads(path.read_text())) - waits
 
 
-def test_where_nothing_can_be_counted_the_rest_is_compared(
+def test_verify_without_storage_counter_compares_the_rest(
     wasteful: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "echo")
@@ -216,7 +216,7 @@ def test_a_hundredth_and_a_megabyte(own: int, echo_holds: int, more: bool) -> No
     assert grows(own, echo_holds) == more
 
 
-def test_what_the_users_operators_hide_is_added() -> None:
+def test_hidden_bytes_of_the_users_operators_are_added() -> None:
     small, large = (lambda: arrays_of(MB) and None), (lambda: arrays_of(6 * MB) and None)
     assert Pair(small, large, mx.cpu(), hidden=5 * MB).growth() is None
     assert str(Pair(small, large, mx.cpu(), hidden=3 * MB).growth()) == "storage: 4.2 MB became 6.3 MB"
@@ -225,7 +225,7 @@ def test_what_the_users_operators_hide_is_added() -> None:
     assert unknown.told == "storage was not compared"
 
 
-def test_what_other_threads_allocate_is_looked_at_again() -> None:
+def test_growth_by_other_threads_is_counted_again() -> None:
     runs = iter([9 * MB, MB, MB])
     own, noisy = lambda: arrays_of(2 * MB) and None, lambda: arrays_of(next(runs)) and None
     assert Pair(own, noisy, mx.cpu(), hidden=0).growth() is None

@@ -18,7 +18,7 @@ import echo
 from benchmarks.models import SMALL, random_values
 from echo.frontend.capture import planned_megabytes
 from echo.passes.analysis import Differentiate
-from tests.training import assert_close, assert_same
+from tests.support.training import assert_close, assert_same
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = SMALL["nmt_large"]()
@@ -89,7 +89,7 @@ def test_optimized_symbols_are_planned_once() -> None:
     assert echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes) == optimized.plans[0]
 
 
-def test_on_and_off_leave_mxnet_as_it_was() -> None:
+def test_enable_and_disable_leave_mxnet_as_it_was() -> None:
     before = Symbol.simple_bind, Symbol.bind
     with echo.enable():
         assert Symbol.simple_bind is not before[0]
@@ -143,7 +143,7 @@ def test_a_budget_out_of_reach_is_come_near_to(caplog: pytest.LogCaptureFixture)
     assert "The smallest plan is used" in caplog.text
 
 
-def test_what_is_wrong_for_mxnet_is_mxnets_error() -> None:
+def test_invalid_shapes_raise_mxnets_error() -> None:
     echo.enable()
     with pytest.raises(RuntimeError, match="simple_bind error"):
         MODEL.symbol.simple_bind(mx.cpu(), source=(3, 4), target=(5, 6))

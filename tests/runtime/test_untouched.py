@@ -151,7 +151,7 @@ def run(mode: str, folder: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_nothing_of_the_process_changes(tmp_path: Path) -> None:
+def test_planning_leaves_the_process_unchanged(tmp_path: Path) -> None:
     stock, found = run("stock", tmp_path / "stock"), run("echo", tmp_path / "echo")
     assert found["measured"] > 5  # what was looked at is a planning that measured
     assert found["changed"] == {}

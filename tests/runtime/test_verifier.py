@@ -62,7 +62,7 @@ def test_a_difference_is_one_warning_and_a_folder(
     assert len(json.loads((folder / "about.json").read_text())["differences"]) == count
 
 
-def test_whoever_is_strict_gets_an_error(tmp_path: Path) -> None:
+def test_strict_verify_raises_verification_error(tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match=f"output 0 by 5.0e-01 .* in {re.escape(str(tmp_path))}"):
         matches_original(found(1), case, True)
 
@@ -70,7 +70,7 @@ def test_whoever_is_strict_gets_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [EchoError("first\nlast"), mx.MXNetError("first\nlast"), KeyError("last"), ValueError()]
 )
-def test_what_cannot_be_tried_is_right(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_graph_that_cannot_be_tried_counts_as_right(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> Any:
         raise error
 

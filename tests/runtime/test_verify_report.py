@@ -49,7 +49,7 @@ def test_no_difference_is_found_again(runner: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "no difference\n"
 
 
-def test_what_is_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_a_report_has_all_to_reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_FUSE", "0")
     own, other = np.zeros(2), np.ones(2)
     folder = write(case(WRONG, flags=[("static_alloc", True)], options="Options()"), [Difference("x", 0.5, own, other)])
@@ -67,7 +67,7 @@ def test_what_is_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "'ECHO_FUSE': '0'" in script
 
 
-def test_without_a_folder_to_write_to_it_is_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_without_writable_folder_is_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, temporary = tmp_path / "gone", tmp_path / "temporary"
     gone.mkdir()
     temporary.mkdir()

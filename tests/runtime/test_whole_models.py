@@ -10,8 +10,8 @@ import pytest
 
 import echo
 from echo.passes.patterns import MASKS
-from tests.fused_models import Example
-from tests.whole_models import MODELS, first_values
+from tests.support.fused_models import Example
+from tests.support.whole_models import MODELS, first_values
 
 BOUND = 2e-5  # of the largest element of a gradient
 NORMED = [name for name in MODELS if name.startswith("ln")]
@@ -80,7 +80,7 @@ def test_a_wrong_gradient_would_be_seen(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lnlstm", "lngru"])
-def test_where_every_rounding_grows_nothing_is_fused(name: str) -> None:
+def test_model_that_amplifies_rounding_is_not_fused(name: str) -> None:
     example = MODELS[name]()
     values = first_values(example)
     optimized = echo.optimize(example.symbol)
@@ -95,7 +95,7 @@ def test_where_every_rounding_grows_nothing_is_fused(name: str) -> None:
 
 @pytest.mark.slow  # as above
 @pytest.mark.parametrize("name", NORMED)
-def test_who_wants_it_fused_gets_what_mxnet_has(name: str) -> None:
+def test_inexact_fusion_stays_near_the_true_gradients(name: str) -> None:
     """Within twenty times what half of the last bit of each weight makes of the true gradients.
 
     The most seen: eleven times, with AVX2; below ten with AVX-512.

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple, Sequence
 
-from tests import libraries
+from tests.support import libraries
 
 
 class Kind(NamedTuple):

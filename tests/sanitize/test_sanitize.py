@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import libraries
 from tests.sanitize import __main__ as sanitize
+from tests.support import libraries
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [

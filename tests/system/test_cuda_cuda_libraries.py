@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from echo.system.cuda import load_for, of_wheels
-from tests.stub_libraries import ASKED, mxnet, stub, wheels
+from tests.support.stub_libraries import ASKED, mxnet, stub, wheels
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -54,7 +54,7 @@ def test_all_that_a_wheel_asks_for_is_loaded(wheel: str, tmp_path: Path) -> None
     assert said == "loaded"
 
 
-def test_what_the_loader_finds_is_left_to_it(tmp_path: Path) -> None:
+def test_library_on_the_loaders_path_is_left_to_it(tmp_path: Path) -> None:
     made = wheels(tmp_path / "site", ["libcudart.so.11.0", "libcublas.so.11"])
     own = stub(tmp_path / "cuda" / "libcudart.so.11.0", 5)
     library = mxnet(tmp_path / "site", [made[name] for name in ("libcudart.so.11.0", "libcublas.so.11")])
@@ -63,20 +63,20 @@ def test_what_the_loader_finds_is_left_to_it(tmp_path: Path) -> None:
     assert (missing, paths, said) == ([], ["libcublas.so.11", "libcublasLt.so.11"], "loaded 5")
 
 
-def test_what_lies_in_the_librarys_own_folders_is_left_to_the_loader(tmp_path: Path) -> None:
+def test_library_on_the_rpath_is_left_to_the_loader(tmp_path: Path) -> None:
     made = wheels(tmp_path / "site", ["libcudart.so.11.0"])
     stub(tmp_path / "site" / "mxnet" / "libcudart.so.11.0", 7)
     library = mxnet(tmp_path / "site", list(made.values()), "-Wl,-rpath,$ORIGIN")
     assert loaded(tmp_path / "site", library, "libcudart.so.11.0") == ([], [], "loaded 7")
 
 
-def test_what_nobody_asks_for_stays_away(tmp_path: Path) -> None:
+def test_library_that_is_not_needed_is_not_loaded(tmp_path: Path) -> None:
     """Other wheels of NVIDIA's, as torch brings them, beside a wheel without CUDA."""
     wheels(tmp_path / "site", ["libcudart.so.12", "libcublas.so.12"])
     assert loaded(tmp_path / "site", mxnet(tmp_path / "site", [])) == ([], [], "loaded")
 
 
-def test_what_is_nowhere_is_named(tmp_path: Path) -> None:
+def test_libraries_not_found_are_named(tmp_path: Path) -> None:
     made = wheels(tmp_path / "elsewhere", ["libcublas.so.11", "libcudart.so.11.0"])
     driver = stub(tmp_path / "elsewhere" / "libcuda.so.1", 1)
     wheels(tmp_path / "site", ["libcudart.so.11.0"])

@@ -22,7 +22,7 @@ def library(folder: Path, *flags: str) -> Path:
 
 
 @needs_compiler
-def test_as_readelf_has_it(tmp_path: Path) -> None:
+def test_needed_libraries_are_those_of_readelf(tmp_path: Path) -> None:
     made = library(tmp_path, "-Wl,--no-as-needed", "-ldl", "-lpthread", "-lrt")
     said = subprocess.run(["readelf", "-d", made], capture_output=True, text=True, check=True).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", said)
@@ -69,7 +69,7 @@ def answer(path: Path) -> str:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"\x7fELF\x01\x01" + bytes(200), b"import mxnet\n" * 20])
-def test_what_is_no_library(tmp_path: Path, content: bytes) -> None:
+def test_file_without_library_raises_value_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "some.so"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"expected a shared library.*some\.so"):

@@ -46,7 +46,7 @@ def ask(folder: Path, source: str = "", *flags: str, ids: bool = False) -> str:
     return done.stdout.strip()
 
 
-def test_devices(tmp_path: Path) -> None:
+def test_driver_lists_its_devices(tmp_path: Path) -> None:
     text = ask(tmp_path, DRIVER, "-DDEVICES=2").replace(repr(cuda._release()), "''")
     devices = (cuda.Gpu("device 5", 5 << 30, (8, 6)), cuda.Gpu("device 6", 6 << 30, (8, 6)))
     assert text == repr(((11, 4), "", devices))

@@ -31,7 +31,7 @@ from echo.system.files import (
 from echo.system.threads import ONCE
 
 
-def test_other_kinds_of_files_are_refused_without_waiting(tmp_path: Path) -> None:
+def test_irregular_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     with socket.socket(socket.AF_UNIX) as bound:
@@ -168,9 +168,7 @@ ODD: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_is_not_ones_own_file_is_ignored_in_one_line(
-    written: Path, odd: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_untrusted_file_is_ignored_in_one_line(written: Path, odd: str, caplog: pytest.LogCaptureFixture) -> None:
     assert files.read(written, PURPOSE) == {"a": 1}
     ODD[odd](written)
     for _ in range(3):
@@ -180,7 +178,7 @@ def test_what_is_not_ones_own_file_is_ignored_in_one_line(
     assert odd in record.getMessage()
 
 
-def test_where_nothing_can_be_kept_one_line_says_so(
+def test_unwritable_cache_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ONCE.forget()
@@ -200,7 +198,9 @@ def test_where_nothing_can_be_kept_one_line_says_so(
     ({"ECHO_CACHE_DIR": "~/plans"}, "{home}/plans"), ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/echo"),
     ({"XDG_CACHE_HOME": "relative"}, "{home}/.cache/echo"), ({}, "{home}/.cache/echo"),
 ], ids=str)  # fmt: skip
-def test_where_caches_live(given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_follows_the_variables(
+    given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("ECHO_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
@@ -208,7 +208,7 @@ def test_where_caches_live(given: dict[str, str], expected: str, monkeypatch: py
     assert str(files.cache_folder()) == expected.format(home=os.path.expanduser("~"))
 
 
-def test_what_is_not_there_is_no_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_file_is_ignored_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "nothing", tmp_path / "file" / "below"):
         assert files.read(path, PURPOSE) is None
@@ -302,7 +302,7 @@ def test_keys_of_plans_depend_on_settings_of_mxnet(tmp_path: Path, monkeypatch: 
     assert len(list((tmp_path / "plans").iterdir())) == 2
 
 
-def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_value_too_large_to_read_again_is_not_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files.replace(tmp_path / "large.json", PURPOSE, {"a": "x" * (33 << 20)})
     assert list(tmp_path.iterdir()) == []
     assert caplog.text == ""

@@ -74,7 +74,7 @@ def test_system_without_proc_is_zero(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_it_is_off_inside_and_as_it_was_afterwards(on: bool) -> None:
+def test_garbage_collection_is_off_inside_and_restored_afterwards(on: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if on else gc.disable)()
@@ -107,7 +107,7 @@ print(before - resident())
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library than glibc")
-def test_what_is_free_in_the_middle_of_the_heap_is_given_back() -> None:
+def test_free_heap_memory_is_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 32 << 20
 

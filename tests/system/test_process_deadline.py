@@ -38,7 +38,7 @@ def chain(length: int = 12) -> mx.sym.Symbol:
     return mx.sym.LinearRegressionOutput(y, mx.sym.var("label"), name="out")
 
 
-def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_leaves_time_for_what_comes_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     until = Deadline.after(9)
     assert (until.left, until.is_over) == (9, False)
@@ -59,7 +59,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, step: float, **options: Any) -> ech
         return echo.plan(chain(), max_overhead=None, fuse=False, **options, **SHAPES)
 
 
-def test_what_was_found_so_far_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stopped_planning_takes_the_best_found_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = planned(monkeypatch, 0.0)
     assert not whole.failed
     found = []

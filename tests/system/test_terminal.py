@@ -82,7 +82,7 @@ def test_short_planning_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(Terminal(), monkeypatch, 1000.0) == ""
 
 
-def test_nothing_is_written_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_without_a_terminal_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(io.StringIO(), monkeypatch, 0.0) == ""
     monkeypatch.setattr(sys, "stderr", None)
     with progress() as show:

@@ -55,7 +55,7 @@ def test_a_child_finds_it_free() -> None:
     assert not free_here, "in the parent it is still held"
 
 
-def test_it_holds_while_it_is_open() -> None:
+def test_per_thread_value_holds_inside_its_block() -> None:
     value = PerThread("default")
     with value.set_to("outer"):
         with value.set_to("inner"):
@@ -64,7 +64,7 @@ def test_it_holds_while_it_is_open() -> None:
     assert value.value == "default"
 
 
-def test_it_ends_with_an_error() -> None:
+def test_per_thread_value_ends_with_an_error() -> None:
     value = PerThread(0)
     with pytest.raises(KeyError), value.set_to(1):
         raise KeyError
@@ -103,14 +103,14 @@ def test_a_text_is_new_once() -> None:
     assert Once().first("a"), "each of them remembers for itself"
 
 
-def test_what_is_forgotten_is_new() -> None:
+def test_forgotten_message_is_first_again() -> None:
     once = Once()
     once.first("a")
     once.forget()
     assert once.first("a")
 
 
-def test_of_many_threads_one_is_the_first() -> None:
+def test_one_of_many_threads_is_first() -> None:
     once, answers = Once(), []
     together = threading.Barrier(8)
 
@@ -145,7 +145,7 @@ def status_of_child(once: Once) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_they_are_echos_own_while_it_is_open() -> None:
+def test_own_binds_are_own_inside_their_block() -> None:
     assert not are_own()
     with own_binds():
         with pytest.raises(KeyError), own_binds():

@@ -39,7 +39,7 @@ def test_lengths_are_whole_numbers_within_the_steps(lengths: Any, expected: list
     assert counts_of(None if lengths is None else np.array(lengths), 3, 5).tolist() == expected
 
 
-def test_what_is_absent() -> None:
+def test_absent_arrays_become_none_or_zeros() -> None:
     one, none = double(np.ones(2, np.float16), None)
     assert (one.dtype, none) == (np.float64, None)
     assert or_zeros(None, np.ones((2, 3))).tolist() == np.zeros((2, 3)).tolist()

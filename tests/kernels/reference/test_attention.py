@@ -18,7 +18,7 @@ MASK = GENERATOR.normal(size=(1, 1, TQ, TK))
 
 @pytest.mark.parametrize("mask", [None, MASK])
 @pytest.mark.parametrize("lengths", [None, np.array([4, 2])])
-def test_attention(lengths: Any, mask: Any) -> None:
+def test_attention_equals_a_loop_over_keys(lengths: Any, mask: Any) -> None:
     out, lse = attention(Q, K, VALUES, lengths, mask, scale=0.3)
     for n, t in np.ndindex(N, TQ):
         keys = range(TK if lengths is None else int(lengths[n]))
@@ -29,7 +29,7 @@ def test_attention(lengths: Any, mask: Any) -> None:
         np.testing.assert_allclose(out[n, t], expected)
 
 
-def test_without_keys_nothing_comes_out_and_nothing_flows_back() -> None:
+def test_attention_without_keys_gives_zeros_and_no_gradient() -> None:
     lengths = np.array([0, 4])
     out, lse = attention(Q, K, VALUES, lengths)
     assert not out[0].any()
@@ -58,7 +58,7 @@ def test_dropout_of_weights() -> None:
     np.testing.assert_allclose(out, np.einsum("nqk,nkd->nqd", weights * kept * 1.25, VALUES))
 
 
-def test_where_nothing_is_trained_nothing_is_dropped() -> None:
+def test_mask_of_inference_drops_nothing() -> None:
     sizes = [np.zeros(size) for size in (N, TQ, TK)]
     bits, factor = draw_mask(np.ones(1), *sizes, keep=0.5)
     assert np.unpackbits(bits).sum() == N * TQ * TK

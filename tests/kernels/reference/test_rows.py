@@ -23,7 +23,7 @@ LABEL = np.array([1.0, 4.0, 0.0, 1.0])
 
 
 @pytest.mark.parametrize("bias", [None, BIAS])
-def test_probabilities(bias: Any) -> None:
+def test_softmax_output_gives_probabilities(bias: Any) -> None:
     (found,) = softmax_output(X, W, bias, LABEL)
     scores = X @ W.T + (0 if bias is None else bias)
     np.testing.assert_allclose(found, np.exp(scores) / np.exp(scores).sum(1, keepdims=True))
@@ -71,7 +71,7 @@ def test_norms_over_the_last_axis() -> None:
 
 
 @pytest.mark.parametrize("act", range(5))
-def test_activations(act: int) -> None:
+def test_bias_act_equals_its_formula(act: int) -> None:
     formula = {
         "relu": lambda x: np.maximum(x, 0), "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh,
         "softrelu": lambda x: np.log1p(np.exp(x)), "none": lambda x: x,

@@ -51,10 +51,10 @@ def test_near_misses_say_why(name: str) -> None:
     assert_missed(MISSES[name])
 
 
-def test_without_the_difference_it_is_found() -> None:
+def test_mlp_score_is_found() -> None:
     assert_found(score, MLP_SCORE.name)
 
 
 @pytest.mark.parametrize("build", [biased_score, flat_score])
-def test_other_structures_are_not_found(build: Callable[[], Symbol]) -> None:
+def test_biased_or_flat_score_is_not_found(build: Callable[[], Symbol]) -> None:
     assert_nothing(build)

@@ -32,5 +32,5 @@ def test_another_structure_is_not_found() -> None:
     assert_nothing(sum_over_batch)
 
 
-def test_without_the_difference_it_is_found() -> None:
+def test_context_of_attention_is_found() -> None:
     assert_found(lambda: context()[0], WEIGHTED_SUM.name)

@@ -22,10 +22,10 @@ from echo.ir.training_node import TensorType
 from echo.passes.patterns import apply
 from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not
 from echo.passes.patterns.graph_view import Fusion, View
-from tests.fused_models import EXAMPLES, ON_CPU
-from tests.reset_gru_models import MIXES
-from tests.training import random_arrays
-from tests.whole_models import MODELS
+from tests.support.fused_models import EXAMPLES, ON_CPU
+from tests.support.reset_gru_models import MIXES
+from tests.support.training import random_arrays
+from tests.support.whole_models import MODELS
 
 B, H, T = 3, 4, 5
 TOLERANCE = 2e-4  # of the largest element of an array: of some twenty operators behind one another, in float32
@@ -261,7 +261,7 @@ def test_gradients_of_operators_that_cannot_add_are_copied(copies: bool) -> None
     assert texts == {"all" if copies else "sums"}
 
 
-def test_what_the_user_names_stays() -> None:
+def test_node_that_the_user_names_is_not_fused() -> None:
     graph, _ = fused_example("gru cells")
     found, _ = find(graph)
     named = min(found[0].replaced)

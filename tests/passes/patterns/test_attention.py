@@ -137,7 +137,7 @@ def test_near_misses_say_why(name: str) -> None:
         lambda: interleaved(QKV, 2),
     ],
 )
-def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
+def test_dot_attention_in_every_form_is_found(build: Callable[[], Symbol]) -> None:
     assert_found(build, ATTENTION.name)
 
 

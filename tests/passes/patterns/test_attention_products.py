@@ -11,7 +11,7 @@ from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry
 from echo.passes.patterns.attention_products import BATCHED, SEVERAL, Built, Product, Result, product, result
 from echo.passes.patterns.graph_view import View
-from tests.attention_models import FORMS
+from tests.support.attention_models import FORMS
 
 Symbol = mx.sym.Symbol
 

@@ -25,7 +25,7 @@ def test_products_of_queries_and_keys(subscripts: str, expected: Scoring) -> Non
     "", "nqd,nkd", "nqd->nqd", "nqd,nkd,n->nqk", "...qd,...kd->...qk", "nqd,kd->nqk", "qd,kd->qk", "nqd,nke->nqk",
     "nqde,nkde->nqk", "nqd,nkd->nqd", "nqq,nkq->nqk", "abcqd,abckd->abcqk", "nqd,nqd->nqk", "nqd,nkd->nk",
 ])  # fmt: skip
-def test_other_einsums_have_no_queries_and_keys(subscripts: str) -> None:
+def test_einsum_of_another_form_is_no_scoring(subscripts: str) -> None:
     assert scoring(einsum(subscripts)) is None
 
 
@@ -48,6 +48,6 @@ def test_both_may_be_the_weights() -> None:
 @pytest.mark.parametrize("subscripts", [
     "nqk,nkd->nkd", "nqk,kd->nqd", "qk,kd->qd", "nqk,nkde->nqde", "nqk,nkd->nq", "abcqk,abckd->abcqd", "nkq,nkd->nqd",
 ])  # fmt: skip
-def test_other_einsums_weigh_nothing(subscripts: str) -> None:
+def test_einsum_of_another_form_is_no_weighing(subscripts: str) -> None:
     assert list(weighings(einsum(subscripts))) == []
     assert list(weighings(einsum("nqk,nkd->nqd", op="batch_dot"))) == []

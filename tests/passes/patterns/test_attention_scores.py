@@ -49,7 +49,7 @@ def test_a_mask_that_is_repeated_is_read_where_it_is_not(repeat: object, axis: i
     (lambda x: mx.sym.ones_like(x) * -1e9, -1e9), (lambda x: mx.sym.zeros_like(x), 0.0),
     (lambda x: mx.sym.ones_like(x) - 3 + 5, None),
 ])  # fmt: skip
-def test_what_is_put_in_the_place_of_scores(fill: object, value: float | None) -> None:
+def test_masked_scores_take_a_constant_fill_alone(fill: object, value: float | None) -> None:
     scores = product()
     graph = graph_of(mx.sym.where(MASK, scores, fill(scores)))  # type: ignore[operator]
     found = match(View(graph), graph.heads[0], None)

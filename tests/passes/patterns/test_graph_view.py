@@ -37,14 +37,14 @@ def test_readers_of_each_entry_and_the_user() -> None:
         ({"num_outputs": 1}, None),
     ],
 )
-def test_parts(attrs: dict[str, int], part: tuple[int, int] | None) -> None:
+def test_slice_of_equal_parts_is_a_part(attrs: dict[str, int], part: tuple[int, int] | None) -> None:
     symbol = mx.sym.SliceChannel(mx.sym.var("x"), **{"num_outputs": 3, **attrs}, name="parts")
     view, at = view_of(mx.sym.tanh(symbol[len(symbol) - 1], name="last"))
     entry = view.graph.nodes[at["last"]].inputs[0]
     assert view.part(entry) == (None if part is None else Part(Entry(at["x"]), *part, at["parts"]))
 
 
-def test_what_is_no_slice_is_no_part() -> None:
+def test_output_of_no_slice_is_no_part() -> None:
     view, at = view_of(mx.sym.tanh(mx.sym.exp(mx.sym.var("x"), name="exp"), name="last"))
     assert view.part(Entry(at["exp"])) is None
 
@@ -66,7 +66,7 @@ def test_inputs_of_the_first_output_alone() -> None:
     assert view.inputs(Entry(at["norm"], 0), ADD) is None
 
 
-def test_who_reads_from_outside() -> None:
+def test_node_read_from_outside_is_named() -> None:
     x = mx.sym.var("x")
     a = mx.sym.tanh(x, name="a")
     b = mx.sym.exp(a, name="b")

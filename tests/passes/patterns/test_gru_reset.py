@@ -25,7 +25,7 @@ from tests.passes.patterns.near_misses import (
     tanh,
     var,
 )
-from tests.reset_gru_models import MIXES, Gates, Weights, apart, cell, halves, other_halves, parts
+from tests.support.reset_gru_models import MIXES, Gates, Weights, apart, cell, halves, other_halves, parts
 
 FORMS: dict[str, Gates] = {"halves": halves, "other halves": other_halves, "apart": apart, "parts": parts}
 
@@ -92,7 +92,7 @@ def test_another_structure_is_not_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("around", [same, normalized, lambda x: mx.sym.BatchNorm(x, name="norm")])
-def test_what_is_not_pointwise_stays_between_product_and_gates(around: Callable[[Symbol], Symbol]) -> None:
+def test_norm_between_product_and_gates_stays(around: Callable[[Symbol], Symbol]) -> None:
     found, missed = found_in(lambda: by_hand(product=lambda state: around(dense(state, H, "again"))))
     assert GRU_RESET.name in found
     assert not missed
@@ -118,11 +118,11 @@ def test_halves_are_read_where_they_stand() -> None:
     assert len(found.replaced) == 8  # the slices, two sigmoids, the product, a tanh, a difference, a product, a sum
 
 
-def test_other_gates_are_put_together() -> None:
+def test_separate_gates_are_concatenated() -> None:
     assert [node.op for node in fusion(gates=apart).nodes] == ["Concat", "_echo_gru_reset", "_echo_gru_mix"]
 
 
-def test_which_state_the_gate_weighs() -> None:
+def test_gate_that_weighs_the_state_keeps_it() -> None:
     keeps = {mix: fusion(mix=mix).nodes[0].attrs["keeps"] for mix in MIXES}
     assert [mix for mix, kept in keeps.items() if kept == "1"] == [
         "a step towards the state", "the state weighed by the gate"

@@ -48,12 +48,12 @@ def found(form: Form) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("form", [*SUMS.values(), *STEPS.values()], ids=[*SUMS, *(f"step: {name}" for name in STEPS)])
-def test_it_is_read(form: Form) -> None:
+def test_mix_in_every_form_is_read(form: Form) -> None:
     assert found(form) == [("z", "a", "b")]
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_what_is_none(name: str) -> None:
+def test_lookalike_of_a_mix_is_not_found(name: str) -> None:
     assert not found(NONE[name])
 
 

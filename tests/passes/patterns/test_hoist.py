@@ -56,7 +56,7 @@ def test_fewer_than_four_are_no_family() -> None:
     assert len(families(View(products(4)))[0]) == 1
 
 
-def test_other_attributes_are_another_family() -> None:
+def test_products_with_differing_attributes_leave_the_family() -> None:
     graph = products()
     odd = {number: {"__ctx__": "1"} for number, node in enumerate(graph.nodes) if node.name in ("fc2", "fc3")}
     (family,), _ = families(View(graph.with_attrs(odd)))

@@ -71,7 +71,7 @@ def test_another_type_is_left() -> None:
     assert found == {fusions[2].anchor: "expected float16[4,16], the fused operator gives float32[4,16]"}
 
 
-def test_what_mxnet_refuses_is_left() -> None:
+def test_fusion_that_mxnet_refuses_is_a_misfit() -> None:
     session, fusions = contexts()
     (node,) = fusions[3].nodes
     swapped = replace(fusions[3], nodes=(node._with(inputs=node.inputs[::-1]),))
@@ -79,7 +79,7 @@ def test_what_mxnet_refuses_is_left() -> None:
     assert found == {swapped.anchor: "MXNet finds no shapes for the fused operator"}
 
 
-def test_nothing_is_asked_about_nothing() -> None:
+def test_no_fusions_ask_mxnet_nothing() -> None:
     session, _ = contexts()
     asked = Asked(session)
     assert misfits([], session.types(), asked) == {}

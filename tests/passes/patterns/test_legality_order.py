@@ -19,9 +19,9 @@ from echo.passes.patterns import legality
 from echo.passes.patterns.apply import ORDER, find, fuse, fused_at
 from echo.passes.patterns.graph_view import ADD, MUL, Fusion, local
 from echo.passes.patterns.substitute import applied
-from tests import fused_models
-from tests.attention_models import FORMS
-from tests.fused_models import EXAMPLES, ON_CPU, Example
+from tests.support import fused_models
+from tests.support.attention_models import FORMS
+from tests.support.fused_models import EXAMPLES, ON_CPU, Example
 
 TOLERANCE = 2e-4  # of the largest element of an array, as in test_apply
 SIZES = {"as they are": {}, "B = 4H": {"SIZE": 2, "BATCH": 8}, "B = H = T": {"SIZE": 4, "BATCH": 4, "STEPS": 4}}
@@ -191,7 +191,7 @@ def test_an_order_that_mxnet_changes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("op", ["relu", "Custom"])
-def test_what_waits_gets_no_attribute_where_a_users_constructor_would_get_it(op: str) -> None:
+def test_waiting_custom_operator_gets_no_attribute(op: str) -> None:
     def graph(first: str, second: str) -> Graph:
         nodes = (Node(VARIABLE, "a"), Node(op, "waits", (Entry(0),)), Node(VARIABLE, first), Node(VARIABLE, second),
                  Node("add_n", "sum", (Entry(1), Entry(2), Entry(3)), attrs={"num_args": "3"}))  # fmt: skip
@@ -214,7 +214,7 @@ WITH_OUTPUTS = {  # of an operator, the output that is read
 
 
 @pytest.mark.parametrize("kind", WITH_OUTPUTS)
-def test_what_waits_keeps_all_its_outputs(kind: str) -> None:
+def test_waiting_node_keeps_all_its_outputs(kind: str) -> None:
     """The graph counted one output of it, and no layer was fused where the second is read."""
     symbol = mx.gluon.rnn.LSTM(4, prefix="l_")(WITH_OUTPUTS[kind](mx.sym.var("data", shape=(3, 2, 12))))
     example = Example(symbol, {"data": (3, 2, 12)}, {}, {})

@@ -36,5 +36,5 @@ def test_the_second_norm_of_a_recurrence_is_named() -> None:
     [unrolled(steps=1), unrolled(shared=False), unrolled(products=2), unrolled(products=0), unrolled(normed=False)],
     ids=["one step", "norms of their own", "two products", "no product", "no norm"],
 )
-def test_others_are_none(symbol: mx.sym.Symbol) -> None:
+def test_graph_of_another_structure_is_no_normed_recurrence(symbol: mx.sym.Symbol) -> None:
     assert normed_state(graph_of(symbol)) == ""

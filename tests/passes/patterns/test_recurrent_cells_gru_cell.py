@@ -65,7 +65,7 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_without_the_difference_it_is_found(order: Sequence[int]) -> None:
+def test_gru_cell_with_gates_in_any_order_is_found(order: Sequence[int]) -> None:
     assert_found(lambda: gru(order, order), GRU_CELL.name)
 
 

@@ -104,7 +104,7 @@ def test_near_misses_say_why(name: str) -> None:
 @pytest.mark.parametrize(
     "build", [lstm, lambda: lstm(state=normalized), lambda: lstm((0, 2, 1, 3)), lambda: lstm((3, 1, 2, 0), normalized)]
 )
-def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
+def test_lstm_cell_with_gates_in_any_order_is_found(build: Callable[[], Symbol]) -> None:
     assert_found(build, LSTM_CELL.name)
 
 

@@ -46,7 +46,7 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
-def test_without_the_difference_it_is_found(mode: str) -> None:
+def test_rnn_operator_of_every_mode_is_found(mode: str) -> None:
     assert_found(lambda: operator(mode), RNN.name)
 
 

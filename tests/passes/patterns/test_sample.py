@@ -15,7 +15,7 @@ from echo.ir.training_node import TensorType
 from echo.passes.patterns.apply import find
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.sample import Sample, sample
-from tests.fused_models import BATCH, EXAMPLES, STEPS, Example
+from tests.support.fused_models import BATCH, EXAMPLES, STEPS, Example
 
 NAMES = ["softmax output", "softmax output, padded", "biased", "dot attention", "dot attention with a mask",
          "dot attention with a bias", "gluon lstm", "gluon lstm, two layers both ways", "packed lstm", "attention",

@@ -39,5 +39,5 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("build", [biased_activation, lambda: biased_activation(kind="tanh")])
-def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
+def test_activation_of_a_biased_sum_is_found(build: Callable[[], Symbol]) -> None:
     assert_found(build, BIAS_ACT.name)

@@ -41,7 +41,7 @@ def test_near_misses_say_why(name: str) -> None:
         lambda: dropped(mx.sym.zeros((2, H))),
     ],
 )
-def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
+def test_dropout_in_every_form_is_found(build: Callable[[], Symbol]) -> None:
     assert_found(build, DROPOUT.name)
 
 

@@ -31,5 +31,5 @@ def test_near_misses_say_why(name: str) -> None:
     assert_missed(MISSES[name])
 
 
-def test_without_the_difference_it_is_found() -> None:
+def test_layer_norm_is_found() -> None:
     assert_found(normed, LAYER_NORM.name)

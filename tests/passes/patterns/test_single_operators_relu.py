@@ -39,5 +39,5 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("build", [rectified, lambda: rectified(lambda x: mx.sym.Reshape(x, shape=(-1, 4)) + var("y"))])
-def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
+def test_rectified_array_is_found(build: Callable[[], Symbol]) -> None:
     assert_found(build, RELU.name)

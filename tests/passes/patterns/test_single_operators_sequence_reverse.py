@@ -12,7 +12,7 @@ def reversed_batch() -> Symbol:
     return mx.sym.reverse(var("x"), axis=1)
 
 
-def test_without_the_difference_it_is_found() -> None:
+def test_reversal_along_the_first_axis_is_found() -> None:
     assert_found(lambda: mx.sym.SequenceReverse(var("x")), SEQUENCE_REVERSE.name)
 
 

@@ -40,7 +40,7 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("layer", [True, False])
-def test_without_the_difference_it_is_found(layer: bool) -> None:
+def test_cross_entropy_with_or_without_layer_is_found(layer: bool) -> None:
     assert_found(lambda: entropy(layer), CROSS_ENTROPY.name)
 
 

@@ -34,12 +34,12 @@ def test_a_cycle_is_refused() -> None:
     assert [node.name for node in made.nodes] == ["x", "a", "b", "new"]
 
 
-def test_nothing_to_put_in_gives_the_graph_in_mxnets_order() -> None:
+def test_substitution_without_fusions_gives_the_graph_back() -> None:
     graph = chain()
     assert applied(graph, [], copies=False) == graph
 
 
-def test_other_outputs_of_a_fused_operator_are_counted() -> None:
+def test_unread_outputs_of_a_fused_operator_are_counted() -> None:
     graph = chain()
     nodes = (Node("SliceChannel", "new", (Entry(0),), attrs={"num_outputs": "3"}),)
     fusion = Fusion("one", 3, nodes, {Entry(3): local(0, 2)}, frozenset({1, 2, 3}), {}, "")
@@ -128,7 +128,7 @@ def test_rows_of_steps_are_reshaped() -> None:
     ],
     ids=["another order", "not all", "an axis too many", "another axis", "another array", "no fused layer"],
 )
-def test_other_steps_stay(symbol: mx.sym.Symbol) -> None:
+def test_steps_in_another_order_stay(symbol: mx.sym.Symbol) -> None:
     name = "whole" if "whole_output" in symbol.list_outputs() else "whole_echo_steps"
     assert match(symbol, name) is None
 
@@ -154,7 +154,7 @@ def test_steps_of_two_arrays_in_two_orders_stay() -> None:
     assert match(both_ways(range(T), range(T)[::-1])) is None
 
 
-def test_what_is_put_together_twice_is_put_together_once() -> None:
+def test_steps_joined_twice_are_joined_once() -> None:
     pieces = [mx.sym.var(f"x{step}") for step in range(T)]
     twice = mx.sym.Group([together(0, pieces, "a_echo_steps"), together(0, pieces, "b_echo_steps")])
     view = View(graph_of(twice))

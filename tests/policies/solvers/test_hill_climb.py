@@ -13,8 +13,9 @@ from echo.estimators.storage_planner import Evaluation
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem, WarmStart
 from echo.policies.solvers.hill_climb import HillClimb, Limits, Price
-from tests.conftest import any_case, problem_of
-from tests.data_graphs import chain
+from tests.support.cases import any_case
+from tests.support.data_graphs import chain
+from tests.support.planning import problem_of
 
 PROBLEM = problem_of_graph(*chain(4))
 

@@ -8,7 +8,7 @@ import pytest
 
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.solvers.milp import CONSTANT, Model, Program
-from tests.data_graphs import chain, random_graph
+from tests.support.data_graphs import chain, random_graph
 
 
 def test_columns_are_numbered_in_order() -> None:
@@ -66,7 +66,7 @@ def test_a_schedule_is_a_solution_with_its_own_bytes(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("most", "possible"), [(12, True), (5, True), (2, False)])
-def test_budgets(most: int, possible: bool) -> None:
+def test_chain_has_a_schedule_down_to_five_bytes(most: int, possible: bool) -> None:
     """A chain of ten bytes has a schedule in five, and none in two."""
     problem = problem_of_graph(*chain(10), max_bytes=most)
     model = Model(problem, most, None)

@@ -15,9 +15,10 @@ from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem
 from echo.policies.search import Search
 from echo.policies.solvers.min_cut import UNLIMITED, Network, least_bytes, least_stash
-from tests.conftest import any_case, calls_of, problem_of
-from tests.data_graphs import ILP_NAMES, chain, ilp_graph, random_graph, unrolled
 from tests.policies.test_certificate import spaces
+from tests.support.cases import any_case
+from tests.support.data_graphs import ILP_NAMES, chain, ilp_graph, random_graph, unrolled
+from tests.support.planning import calls_of, problem_of
 
 
 def test_cuts_are_minimal() -> None:
@@ -117,7 +118,7 @@ def test_no_schedule_of_a_real_graph_needs_less(name: str) -> None:
     assert 0.5 * least < least_bytes(problem) <= least
 
 
-def test_what_stays_is_told_apart_from_what_may_go() -> None:
+def test_least_bytes_count_what_is_no_candidate() -> None:
     length = 200
     training, seconds = chain(length)
     problem = problem_of_graph(training, seconds)

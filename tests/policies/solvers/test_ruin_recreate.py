@@ -17,8 +17,8 @@ from echo.policies.data_problem import problem_of_graph
 from echo.policies.none import RecomputeNone
 from echo.policies.solvers import ruin_recreate
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
-from tests.conftest import calls_of
-from tests.data_graphs import chain, random_graph, unrolled
+from tests.support.data_graphs import chain, random_graph, unrolled
+from tests.support.planning import calls_of
 
 
 @pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
@@ -31,7 +31,7 @@ def test_a_budget_is_kept_in_less_time_than_everything_takes(share: float) -> No
     assert found.seconds < problem.value(problem.splits(problem.candidates)).seconds
 
 
-def test_without_a_budget_the_smallest_within_the_bound_on_time() -> None:
+def test_schedule_without_budget_is_the_smallest_within_its_seconds() -> None:
     graph = unrolled(4)
     free = problem_of_graph(*graph, heavy=False)
     smallest = free.value(RuinRecreate().choose(free))
@@ -41,14 +41,14 @@ def test_without_a_budget_the_smallest_within_the_bound_on_time() -> None:
     assert smallest.bytes <= found.bytes < free.value({}).bytes
 
 
-def test_it_is_never_worse_than_its_start() -> None:
+def test_schedule_is_never_worse_than_its_start() -> None:
     problem = problem_of_graph(*chain(40), simulations=1)
     start = RuinRecreate().choose(problem_of_graph(*chain(40)))
     found = RuinRecreate((start,), share=0.0).choose(problem)
     assert problem.rank(problem.value(found)) <= problem.rank(problem.value(start))
 
 
-def test_what_it_leaves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problem_it_cannot_solve_gives_no_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     once = problem_of_graph(*chain(10), once=True)
     assert not can_fit(once)
     assert RuinRecreate().choose(once) == {}
@@ -72,7 +72,7 @@ def all_dropped(seed: int) -> tuple[DataGraph, Splits]:
 
 
 @MEASURES
-def test_what_is_kept_fits_and_saves_time(measure: int) -> None:
+def test_kept_splits_fit_the_budget_and_save_time(measure: int) -> None:
     """Of splits that are there some stay, within any budget that they fit; the value is that of what is left."""
     kept = 0
     for seed in range(120):
@@ -92,7 +92,7 @@ def test_what_is_kept_fits_and_saves_time(measure: int) -> None:
 
 
 @MEASURES
-def test_with_room_for_everything_little_is_left(measure: int) -> None:
+def test_roomy_budget_keeps_few_splits(measure: int) -> None:
     recomputed = total = 0.0
     for seed in range(120):
         graph, start = all_dropped(seed)

@@ -13,7 +13,7 @@ from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 
-ILP = Path(__file__).parent / "data" / "ilp"
+ILP = Path(__file__).parents[1] / "data" / "ilp"
 ILP_NAMES = ("vgg16_b176", "unet_b11", "resnet50_b184")
 
 

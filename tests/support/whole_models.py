@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping
 import mxnet as mx
 import numpy as np
 
-from tests.fused_models import Example
+from tests.support.fused_models import Example
 
 HIDDEN, BATCH, SOURCE, TARGET, WORDS = 64, 8, 12, 10, 90
 Symbol = mx.sym.Symbol

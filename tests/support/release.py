@@ -1,6 +1,6 @@
 """What `make wheels` built: is it all there, does it run on old machines, and what does it bring along?
 
-    python tests/release.py FOLDER PLATFORM
+    python tests/support/release.py FOLDER PLATFORM
 
 FOLDER holds the sources and the wheel. Prints what auditwheel says of the wheel, and writes ``NAME-VERSION.cdx.json``
 beside it: a software bill of materials (CycloneDX) of the wheel, its requirements and those of the extra ``report``, as

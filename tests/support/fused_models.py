@@ -8,8 +8,8 @@ import mxnet as mx
 import numpy as np
 
 from echo.ir.graph import Setting
-from tests.attention_models import ATTENTIONS, FORMS, Example
-from tests.reset_gru_models import RESET_GRUS
+from tests.support.attention_models import ATTENTIONS, FORMS, Example
+from tests.support.reset_gru_models import RESET_GRUS
 
 SIZE, BATCH, STEPS = 6, 3, 9
 ON_CPU = Setting(onednn_rnn=True)  # what patterns are told on CPUs, but that kernels draw

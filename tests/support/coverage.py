@@ -1,8 +1,8 @@
 """Which lines and branches the tests run, of the package's Python and of its C++: one table of rooms for each.
 
-    python -m tests.coverage                    # the quick tests
-    python -m tests.coverage tests/policies     # or whatever pytest is given
-    python -m tests.coverage --floors           # planning and the native libraries alone, held against floors
+    python -m tests.support.coverage                    # the quick tests
+    python -m tests.support.coverage tests/policies     # or whatever pytest is given
+    python -m tests.support.coverage --floors           # planning and the native libraries alone, held against floors
 
 The native libraries are built into ``build/coverage`` and take the place of the installed ones. Python's figures come
 from coverage.py (children included), those of C++ from gcov. ``build/coverage/never.txt`` lists what was never run;
@@ -20,7 +20,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Iterable, Mapping, NamedTuple, Sequence, Tuple
 
-from tests import libraries
+from tests.support import libraries
 
 ROOT = libraries.ROOT
 FOLDER = ROOT / "build" / "coverage"

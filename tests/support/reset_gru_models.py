@@ -6,7 +6,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import mxnet as mx
 
-from tests.attention_models import Example
+from tests.support.attention_models import Example
 
 SIZE, BATCH, STEPS = 6, 3, 9
 Symbol = mx.sym.Symbol

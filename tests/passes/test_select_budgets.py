@@ -1,0 +1,80 @@
+"""Budgets: those that are no size, and those that cannot be met, whose errors say what can be reached."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+import echo
+from benchmarks.models import SMALL, random_values
+from echo.errors import BudgetError, OptionError
+from tests.support.small_network import SHAPES, network
+from tests.support.training import assert_close, assert_same, bind, train
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+
+
+@pytest.mark.parametrize(
+    "budget", ["abc", "", "GB", "6 XB", "-6GB", "0", 0, -1, -0.5, 0.0, float("nan"), float("inf"), True, [6], b"6GB"]
+)
+def test_budgets_that_are_no_size(budget: Any) -> None:
+    for call in (echo.plan, echo.optimize):
+        with pytest.raises(OptionError, match=re.escape(repr(budget))):
+            call(network(), memory_budget=budget, **SHAPES)
+
+
+def least(message: str) -> int:
+    found = re.search(r"the least that can be reached is ([\d,]+) bytes", message)
+    assert found, message
+    return int(found.group(1).replace(",", ""))
+
+
+@pytest.mark.parametrize(("name", "fuse"), [("lm", False), ("lm", True), ("resnet50_v2", False)])
+def test_budget_below_what_can_be_reached(name: str, fuse: bool) -> None:
+    model = SMALL[name]()
+    with pytest.raises(BudgetError, match="memory_budget of 1,000 bytes cannot be met") as caught:
+        echo.plan(model.symbol, memory_budget=1000, fuse=fuse, **model.shapes)
+    reachable = least(str(caught.value))
+    assert caught.value.reachable == reachable
+    assert caught.value.budget == 1000
+    assert re.search(r"Held at that peak: weights [\d.]+ [kM]B", str(caught.value))
+    stock = echo.plan(model.symbol, max_overhead=0.0, **model.shapes).before.total
+    assert reachable < stock
+    plan = echo.plan(model.symbol, memory_budget=reachable, fuse=fuse, **model.shapes)
+    assert plan.after.total <= reachable
+    values = random_values(model)
+    optimized = echo.optimize(model.symbol, memory_budget=reachable, fuse=fuse)
+    expected = train(bind(model.symbol, values, model.grad_req()), steps=2)
+    compare = assert_close if fuse else assert_same
+    compare(train(bind(optimized, values, model.grad_req()), steps=2), expected)
+
+
+def test_budget_is_checked_when_the_symbol_is_bound() -> None:
+    optimized = echo.optimize(network(), memory_budget=1000)
+    with pytest.raises(BudgetError, match="cannot be met"):
+        optimized.simple_bind(mx.cpu(), grad_req="write", **SHAPES)
+    with pytest.raises(BudgetError, match="cannot be met"):
+        echo.optimize(network(), memory_budget=1000, **SHAPES)
+
+
+def test_budgets_in_every_spelling_mean_the_same() -> None:
+    model = SMALL["lm"]()
+    stock = echo.plan(model.symbol, max_overhead=0.0, **model.shapes).before.total
+    wanted = int(0.85 * stock)
+    plans = [
+        echo.plan(model.symbol, memory_budget=budget, **model.shapes)
+        for budget in (wanted, float(wanted), str(wanted), f"{wanted}B", f" {wanted} b ", wanted / stock)
+    ]
+    assert all(plan.after.total <= wanted for plan in plans)
+    assert {plan.after.total for plan in plans[:5]} == {plans[0].after.total}
+    enough = echo.plan(model.symbol, memory_budget="1TB", **model.shapes)
+    assert enough.overhead == 0.0
+    assert echo.plan(model.symbol, memory_budget=1.0, **model.shapes).overhead == 0.0
+
+
+def test_budget_that_needs_no_plan_costs_nothing() -> None:
+    plan = echo.plan(network(), memory_budget="1GB", **SHAPES)
+    assert plan.recomputed == ()

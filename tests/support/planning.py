@@ -1,0 +1,91 @@
+"""What planning needs beside a graph: invented costs, problems for policies, other graphs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Iterable
+
+import numpy as np
+import pytest
+
+from echo.estimators.overhead import Overhead
+from echo.estimators.storage_planner import Choice, ReferencePlanner, StoragePlanner
+from echo.ir.graph import Entry, Graph
+from echo.ir.ops import spec
+from echo.ir.training_graph import TrainingGraph
+from echo.planning.plan_cache import Found
+from echo.planning.planner import Planner
+from echo.policies.problem import Problem, partition
+from tests.support.cases import recomputable
+
+
+def plan_other_graphs(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Graph], Graph]) -> None:
+    """Every plan from now on is bound with what ``changed`` makes of its graph."""
+
+    def changing(original: Callable[..., Found | None]) -> Callable[..., Found | None]:
+        def called(*args: Any, **kwargs: Any) -> Found | None:
+            found = original(*args, **kwargs)
+            return None if found is None else found._replace(graph=changed(found.graph))
+
+        return called
+
+    for name in ("plan", "follow"):
+        monkeypatch.setattr(Planner, name, changing(getattr(Planner, name)))
+
+
+def calls_of(action: Callable[[], Any]) -> tuple[Any, int]:
+    """What an action gives, and how many functions it called: the work that it took, the same on every machine."""
+    calls = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        result = action()
+    finally:
+        sys.setprofile(before)
+    return result, calls
+
+
+def choice_of(training: TrainingGraph, entries: Iterable[Entry]) -> Choice:
+    """These entries as the evaluators want them."""
+    choice = np.zeros(training.first_entry[-1], np.uint8)
+    choice[[training.entry_id(entry) for entry in sorted(entries)]] = 1
+    return choice
+
+
+def overhead_of(training: TrainingGraph, second: float = 1e-3) -> Overhead:
+    """Every operator takes as long as any other."""
+    seconds = tuple(0.0 if node.is_variable else second for node in training.nodes)
+    return Overhead(seconds, sum(seconds), len(training.nodes), 0)
+
+
+def problem_of(
+    training: TrainingGraph,
+    overhead: Overhead | None = None,
+    planner: type[StoragePlanner] | type[ReferencePlanner] = StoragePlanner,
+    **limits: Any,
+) -> Problem:
+    """What a policy is asked for a training graph: all light operators are candidates."""
+    overhead = overhead or overhead_of(training)
+    heads = {entry.node for entry in training.outputs}
+    candidates = {
+        number: entries
+        for number, entries in recomputable(training).items()
+        if not spec(training.nodes[number].op).heavy and number not in heads
+    }
+    return Problem(
+        **{
+            "training": training,
+            "overhead": overhead,
+            "evaluator": planner(training, overhead.seconds),
+            "candidates": candidates,
+            "segments": partition(training, candidates),
+            "forced": frozenset(),
+            "match_ranges": (16, 1, 2, 4),
+            **limits,
+        }
+    )
