@@ -105,17 +105,6 @@ def test_docstrings_name_every_argument_and_errors(function: Callable[..., Any])
     assert set(inspect.signature(function).parameters) <= set(re.findall(r"\w+", arguments))
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_signatures_have_the_options_with_their_defaults(function: Callable[..., Any]) -> None:
-    parameters = inspect.signature(function).parameters
-    options = inspect.signature(echo.Options).parameters
-    left_out = {"frontier": {"max_overhead", "memory_budget", "plan", "verify"}, "profile": {"verify"}}
-    assert options.keys() - parameters.keys() == left_out.get(function.__name__, set())
-    for name in options.keys() & parameters.keys():
-        assert parameters[name].default == options[name].default, name
-        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-
-
 def test_options_are_documented() -> None:
     text = inspect.getdoc(echo.Options) or ""
     for name in inspect.signature(echo.Options).parameters:
@@ -400,40 +389,3 @@ def test_command_line_without_a_command(capsys: pytest.CaptureFixture[str]) -> N
     assert main.main([]) == 2
     said = capsys.readouterr()
     assert "Usage: mxecho" in said.out + said.err
-
-
-# Shapes and options ----------------------------------------------------------------------------------------------
-
-
-def clashing() -> mx.sym.Symbol:
-    """Returns a network whose data is named like an option."""
-    hidden = mx.sym.FullyConnected(mx.sym.var("keep"), num_hidden=4, name="fc")
-    return mx.sym.LinearRegressionOutput(mx.sym.Activation(hidden, act_type="tanh"), mx.sym.var("label"))
-
-
-@pytest.mark.usefixtures("cheap_planning")
-def test_shape_of_an_array_named_like_an_option_is_given_in_shapes() -> None:
-    plan = echo.plan(clashing(), shapes={"keep": (8, 4)}, label=(8, 4), keep=["fc"])
-    assert plan.subject.arguments[0].shape == (8, 4)
-
-
-def test_shape_for_an_option_raises_an_error_that_names_shapes() -> None:
-    with pytest.raises(echo.OptionError, match=r"keep: expected names .*; shapes=\{'keep': ...\} gives the shape"):
-        echo.plan(clashing(), keep=(8, 4), label=(8, 4))
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({"shapes": {"dta": (8, 4)}}, r"shapes: the symbol has no array 'dta'; did you mean data\?"),
-        ({"shapes": {"data": (8, 4)}, "data": (8, 4)}, "shapes: 'data' is also given as a keyword, expected it once"),
-        ({"shapes": [(8, 4)]}, r"shapes: expected a mapping such as \{'data': \(128, 50\)\}, got \[\(8, 4\)\]"),
-        ({"points": 3}, "points: this option is now 'budgets'"),
-        ({"policy": "exact"}, "policy: expected one of .*, got 'exact'; 'exact' is now 'ilp'"),
-        ({"exact": True, "fuse": "memory"}, "fuse: expected True or False with exact=True, which fuses nothing"),
-    ],
-)
-def test_bad_shapes_and_old_names_raise_option_errors(given: dict[str, Any], error: str) -> None:
-    symbol = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4), mx.sym.var("label"))
-    with pytest.raises(echo.OptionError, match=error):
-        echo.plan(symbol, **{"label": (8, 4), **given})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
@@ -90,3 +92,47 @@ def test_a_block_needs_the_shapes_of_its_inputs() -> None:
     with pytest.raises(OptionError, match="expected a HybridBlock, got Sequential"):
         echo.plan(mx.gluon.nn.Sequential(), **SHAPES)
     assert echo.plan(mx.gluon.nn.Dense(3, in_units=16), **SHAPES).subject.runner == "dynamic"
+
+
+def clashing() -> mx.sym.Symbol:
+    """Returns a network whose data is named like an option."""
+    hidden = mx.sym.FullyConnected(mx.sym.var("keep"), num_hidden=4, name="fc")
+    return mx.sym.LinearRegressionOutput(mx.sym.Activation(hidden, act_type="tanh"), mx.sym.var("label"))
+
+
+def test_shape_of_an_array_named_like_an_option_is_given_in_shapes() -> None:
+    plan = echo.plan(clashing(), shapes={"keep": (8, 4)}, label=(8, 4), keep=["fc"])
+    assert plan.subject.arguments[0].shape == (8, 4)
+
+
+def test_shape_for_an_option_raises_an_error_that_names_shapes() -> None:
+    with pytest.raises(OptionError, match=r"keep: expected names .*; shapes=\{'keep': ...\} gives the shape"):
+        echo.plan(clashing(), keep=(8, 4), label=(8, 4))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"shapes": {"dta": (8, 4)}}, r"shapes: the symbol has no array 'dta'; did you mean data\?"),
+        ({"shapes": {"data": (8, 4)}, "data": (8, 4)}, "shapes: 'data' is also given as a keyword, expected it once"),
+        ({"shapes": [(8, 4)]}, r"shapes: expected a mapping such as \{'data': \(128, 50\)\}, got \[\(8, 4\)\]"),
+        ({"points": 3}, "points: this option is now 'budgets'"),
+        ({"policy": "exact"}, "policy: expected one of .*, got 'exact'; 'exact' is now 'ilp'"),
+        ({"exact": True, "fuse": "memory"}, "fuse: expected True or False with exact=True, which fuses nothing"),
+    ],
+)
+def test_bad_shapes_and_old_names_raise_option_errors(given: dict[str, Any], error: str) -> None:
+    symbol = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4), mx.sym.var("label"))
+    with pytest.raises(OptionError, match=error):
+        echo.plan(symbol, **{"label": (8, 4), **given})
+
+
+@pytest.mark.parametrize("function", [echo.optimize, echo.plan, echo.frontier, echo.profile, echo.enable])
+def test_signatures_have_the_options_with_their_defaults(function: Callable[..., Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    options = inspect.signature(echo.Options).parameters
+    left_out = {"frontier": {"max_overhead", "memory_budget", "plan", "verify"}, "profile": {"verify"}}
+    assert options.keys() - parameters.keys() == left_out.get(function.__name__, set())
+    for name in options.keys() & parameters.keys():
+        assert parameters[name].default == options[name].default, name
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY

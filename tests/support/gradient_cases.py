@@ -125,9 +125,9 @@ def applicable(case: Case) -> list[str]:
     return [chosen]
 
 
-def chosen(build: Build, exact: bool = True) -> str:
+def chosen(build: Build) -> str:
     found = case(build)
-    rule = implementations(found.training, exact, onednn=True).get(under(found))
+    rule = implementations(found.training, onednn=True).get(under(found))
     if rule is None:
         return ""
     assert rule in known(found.graph.nodes[under(found)].op, found.graph.nodes[under(found)].attrs)
