@@ -26,6 +26,7 @@ from tests.kernels.table import SMALL, SPECS
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
+HOST = 1
 CASES = cases_of(1)
 SCHEDULED = ("attention", "mlp_score", "softmax_output")
 LAYER = Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": 0})
@@ -46,6 +47,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
     emulated.launches()
     yield emulated
     emulated.set(cooperative=1, occupancy=1, shared=99 << 10, multiprocessors=40, seed=0)
+    emulated.driver.fake_forget_places()
 
 
 @pytest.mark.every(3)
@@ -55,6 +57,29 @@ def test_against_reference(backend: Emulated, case: Case, dtype: str) -> None:
     seed = CASES.index(case)
     backend.set(seed=1000 * seed)
     check(case, dtype, backend, np.random.default_rng(seed))
+
+
+class OnDevice:
+    """An array as torch hands it over: one that is empty is at the address 0."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape = array, array.shape
+        address = array.ctypes.data if array.size else 0
+        self.__cuda_array_interface__ = {
+            "shape": array.shape, "typestr": array.dtype.str, "data": (address, False), "version": 3
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", [case for case in CASES if 0 in case.dims.values()], ids=str)
+def test_empty_arrays_that_are_nowhere(
+    backend: Emulated, monkeypatch: pytest.MonkeyPatch, case: Case, dtype: str
+) -> None:
+    """They are there all the same, also where two are wanted together; no device is asked where they are."""
+    backend.driver.fake_place(0, 4096, HOST, 0)
+    monkeypatch.setattr(backend, "place", lambda array: None if array is None else OnDevice(array))
+    monkeypatch.setattr(backend, "fetch", lambda placed: placed.array)
+    check(case, dtype, backend, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
