@@ -113,10 +113,14 @@ bool Queue::enqueue_at_once(const std::string& kernel, bool half, const Grid& gr
   return false;
 }
 
+bool Queue::takes(const GemmKernel& kernel, bool half, const Gemm& g) const {
+  return !measures() && device_->blas.takes(kernel, half, g);
+}
+
 // Biases are there before the product is added to them.
 bool Queue::multiply(const GemmKernel& kernel, bool half, const Gemm& g, void* workspace) {
   if (measures()) return true;
-  if (!device_->blas.takes(kernel, half, g)) return false;
+  if (!takes(kernel, half, g)) return false;
   if (g.bias != nullptr) {
     Grid grid;
     grid.x = (g.n + kThreads - 1) / kThreads;
