@@ -38,6 +38,11 @@ class Device:
             "cudnn": self.torch.backends.cudnn.version(),
         }
 
+    def bus_id(self) -> str:
+        """Its name among the devices of the machine, as NVML takes it."""
+        found = self.torch.cuda.get_device_properties(self.where)
+        return f"{found.pci_domain_id:04X}:{found.pci_bus_id:02X}:{found.pci_device_id:02X}.0"
+
     def place(self, array: Any) -> Any:
         """A copy of an array of NumPy's on the device."""
         return None if array is None else self.torch.from_numpy(np.array(array, order="C")).to(self.where)

@@ -25,7 +25,7 @@ _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 
 
 def sanitizer_rows(library: Path, clock: Clock, command: Sequence[str] = WATCHED) -> Iterator[Row]:
-    """A row for each tool; "failed" where it finds something, or cannot work here."""
+    """A row for each tool; "failed" where it finds something, or the program fails by itself, which is told apart."""
     found = shutil.which("compute-sanitizer")
     if found is None:
         yield {"section": "sanitizer", "skipped": "compute-sanitizer is not on the path"}
@@ -42,7 +42,12 @@ def _watched(words: Sequence[str], seconds: float) -> Row:
         return {"skipped": f"not done after {seconds:.0f} s"}
     summary = _SUMMARY.findall(done.stdout)
     said = {"summary": summary[-1]} if summary else {}
-    return said if done.returncode == 0 else {**said, "failed": (done.stdout + done.stderr)[-2000:]}
+    if done.returncode == 0:
+        return said
+    # what the program ends with counts before what the tool finds
+    finds = done.returncode == _FAULT or (bool(summary) and re.match(r"0\D", summary[-1]) is None)
+    whose = "found by the tool" if finds else f"the watched program failed (exit status {done.returncode})"
+    return {**said, "failed": f"{whose}: {(done.stdout + done.stderr)[-2000:]}"}
 
 
 def small_cases() -> list[Case]:

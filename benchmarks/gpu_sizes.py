@@ -78,6 +78,7 @@ class Sizes:
         Recurrent(hidden, batch, 50) for batch, hidden in itertools.product((64, 16, 256), (512, 1024, 256))
     )
     attentions: tuple[tuple[int, int, int], ...] = ((512, 64, 64), (512, 256, 64), (64, 1024, 64), (64, 50, 512))
+    energy: tuple[Recurrent, ...] = (Recurrent(512, 64, 50),)
     deepbench_lstm: tuple[Recurrent, ...] = DEEPBENCH_LSTM
     deepbench_gru: tuple[Recurrent, ...] = DEEPBENCH_GRU
     flashrnn: tuple[Recurrent, ...] = FLASHRNN

@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.gpu_cases import Case, cases_of, check
 from benchmarks.gpu_clock import Clock, Row
 from benchmarks.gpu_device import Device
+from benchmarks.gpu_energy import energy_rows
 from benchmarks.gpu_layers import deepbench_gru_rows, deepbench_lstm_rows, flashrnn_rows, layer_rows
 from benchmarks.gpu_layouts import layout_rows
 from benchmarks.gpu_library import build_library, using_library
@@ -65,6 +66,7 @@ STEPS = (
     Step("scores", 10, lambda b, clock: score_rows(b.device, b.sizes, clock)),
     Step("loss", 30, lambda b, clock: loss_rows(b.device, b.sizes, clock)),
     Step("attention", 15, lambda b, clock: attention_rows(b.device, b.sizes, clock)),
+    Step("energy", 10, lambda b, clock: energy_rows(b.device, b.sizes, clock)),
     Step("memory", 25, lambda b, clock: memory_rows(b.device, b.sizes, clock)),
     Step("deepbench lstm", 30, lambda b, clock: deepbench_lstm_rows(b.device, b.sizes, clock)),
     Step("deepbench gru", 30, lambda b, clock: deepbench_gru_rows(b.device, b.sizes, clock)),

@@ -10,6 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Callable, Dict
 
+from benchmarks.gpu_tables import TABLES as GPU_TABLES
 from benchmarks.never_worse import is_worse
 from benchmarks.paper.tables import TABLES as PAPER_TABLES
 from benchmarks.paper.tables import table
@@ -272,17 +273,18 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
     "ilp": (ilp_table, "ilp", "python -m benchmarks.ilp"),
     "memonger": (memonger_table, "memonger", "python -m benchmarks.memonger"),
     **PAPER_TABLES,
+    **GPU_TABLES,
 }
 
 
 def source(result: dict[str, Any], command: str) -> str:
     """Where figures come from: the command, the day, the commit, the machine and the versions."""
     machine, versions = result["machine"], result["versions"]
-    return (
-        f"`{command}`, {result['date']}, commit {result['commit']}, {machine['processor']}, {machine['cores']} cores, "
-        f"mxnet {versions['mxnet']}, numpy {versions['numpy']}, Python {versions['python']}"
-        + (f", sockeye {versions['sockeye']}" if "sockeye" in versions else "")
-    )
+    hardware = f"{machine['gpu']}, cuDNN {machine['cudnn']}" if "gpu" in machine else machine["processor"]
+    names = {"mxnet": "mxnet", "numpy": "numpy", "python": "Python", "sockeye": "sockeye", "torch": "torch"}
+    used = ", ".join(f"{text} {versions[name]}" for name, text in names.items() if name in versions)
+    cores = machine["cores"]
+    return f"`{command}`, {result['date']}, commit {result['commit']}, {hardware}, {cores} cores, {used}"
 
 
 def with_tables(text: str) -> str:

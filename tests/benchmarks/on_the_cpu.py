@@ -17,6 +17,9 @@ class OnTheCpu(Device):
     def describe(self) -> dict[str, Any]:
         return {"gpu": "emulated"}
 
+    def bus_id(self) -> str:
+        return "0000:00:00.0"
+
     def as_argument(self, array: Any) -> Any:
         return array.detach().numpy()
 

@@ -18,15 +18,20 @@ SANITIZER = """#!/bin/sh
 echo "tool $2"
 if [ "$2" = {bad} ]; then echo "========= ERROR SUMMARY: 3 errors"; exit 99; fi
 shift 4
-"$@" || exit 1
-echo "========= ERROR SUMMARY: 0 errors"
+"$@"
+status=$?
+echo "========= {summary}"
+exit $status
 """
+NOTHING = "ERROR SUMMARY: 0 errors"
+OWN = "the watched program failed (exit status 1): "
+FAILING = (sys.executable, "-c", "raise SystemExit('wrong')")
 
 
 @pytest.fixture
 def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "compute-sanitizer"
-    path.write_text(SANITIZER.format(bad="none"))
+    path.write_text(SANITIZER.format(bad="none", summary=NOTHING))
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return path
@@ -41,16 +46,29 @@ def test_each_tool_watches_the_cases(sanitizer: Path) -> None:
 
 
 def test_tools_finding_fails_its_row_alone(sanitizer: Path) -> None:
-    sanitizer.write_text(SANITIZER.format(bad="racecheck"))
+    sanitizer.write_text(SANITIZER.format(bad="racecheck", summary=NOTHING))
     rows = {row["tool"]: row for row in sanitizer_rows(Path("some.so"), Clock(60), OK)}
     assert rows["racecheck"]["summary"] == "3 errors"
-    assert "tool racecheck" in rows["racecheck"]["failed"]
+    assert rows["racecheck"]["failed"].startswith("found by the tool: tool racecheck")
     assert "failed" not in rows["memcheck"]
 
 
-def test_a_program_that_fails_is_a_failure(sanitizer: Path) -> None:
-    (row, *_) = sanitizer_rows(Path("some.so"), Clock(60), (sys.executable, "-c", "raise SystemExit('wrong')"))
+@pytest.mark.parametrize(
+    ("summary", "whose"),
+    [
+        (NOTHING, OWN),
+        ("RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)", OWN),
+        ("ERROR SUMMARY: 10 errors", "found by the tool: "),
+        ("RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)", "found by the tool: "),
+    ],
+)
+def test_a_program_that_fails_is_a_failure(sanitizer: Path, summary: str, whose: str) -> None:
+    """The tool ends with the program's exit status then, whatever it found itself."""
+    sanitizer.write_text(SANITIZER.format(bad="none", summary=summary))
+    (row, *_) = sanitizer_rows(Path("some.so"), Clock(60), FAILING)
+    assert row["failed"].startswith(whose)
     assert "wrong" in row["failed"]
+    assert row["summary"] == summary.split(": ", 1)[1]
 
 
 def test_a_tool_that_takes_too_long_is_skipped(sanitizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:

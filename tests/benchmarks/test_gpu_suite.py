@@ -210,7 +210,8 @@ gpu_suite.main()
 
 TINY = Sizes(
     rows=32, wide=16, layers=(Recurrent(16, 4, 3), Recurrent(12, 3, 2)), routes=(Recurrent(16, 4, 3),), repetitions=2,
-    parts=(Recurrent(16, 4, 4),), attentions=((2, 5, 8),), deepbench_lstm=(Recurrent(8, 2, 3),),
+    parts=(Recurrent(16, 4, 4),), attentions=((2, 5, 8),), energy=(Recurrent(16, 4, 3),),
+    deepbench_lstm=(Recurrent(8, 2, 3),),
     deepbench_gru=(Recurrent(8, 2, 3), Recurrent(8, 2, 1)), flashrnn=(Recurrent(8, 2, 3), Recurrent(4, 2, 3, 2)),
     scores=(Scores(2, 3, 4, 8),), losses=(Loss(6, 4, 9),),
 )  # fmt: skip

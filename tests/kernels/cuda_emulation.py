@@ -23,6 +23,19 @@ BUILDS = KERNELS.parents[1] / "build" / "emulated"
 SOURCES = (".h", ".cc", ".cu", ".cuh")
 DRIVER_VARIABLE = "_ECHO_CUDA_DRIVER"
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
+# A GPU rounds a product and its sum once: so do emulated kernels where the processor can. What differs by that alone,
+# such as what is left of a sum that cancels, shows here then. At -O1 g++ would inline too little, and contract nothing.
+CONTRACTED = ("-mfma", "-ffp-contract=fast", "-fexpensive-optimizations", "-finline-small-functions")
+
+
+@functools.lru_cache(maxsize=None)
+def contraction() -> tuple[str, ...]:
+    """The flags for products and sums that are rounded once; none where the processor has no such instruction."""
+    try:
+        has_fma = " fma " in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        has_fma = False
+    return CONTRACTED if has_fma else ()
 
 
 def compile_fibers(folder: Path, *more: str) -> Path:
@@ -52,8 +65,8 @@ def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: 
     includes = (f"-I{source.parent}", f"-I{HERE}", f"-I{KERNELS / 'cuda'}", f"-I{KERNELS}")
     unused = "-Wno-unused-function"
     _run(
-        "g++", *FLAGS, unused, *more, "-shared", "-DECHO_EMULATED", *includes, "-x", "c++", str(source), "-x", "none",
-        str(fibers), "-o", str(made),
+        "g++", *FLAGS, *contraction(), unused, *more, "-shared", "-DECHO_EMULATED", *includes, "-x", "c++", str(source),
+        "-x", "none", str(fibers), "-o", str(made),
     )  # fmt: skip
     return made
 
@@ -87,7 +100,7 @@ def _digest() -> str:
     """A name for what the compiler reads, and for the compiler."""
     sources = [path for folder in (KERNELS, HERE) for path in folder.rglob("*") if path.suffix in SOURCES]
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
-    digest = hashlib.sha256(repr(FLAGS).encode() + version)
+    digest = hashlib.sha256(repr((FLAGS, contraction())).encode() + version)
     for path in sorted(sources):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

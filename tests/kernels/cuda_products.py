@@ -1,13 +1,16 @@
 """Runs kernels against an emulated driver in a process that has loaded a cuBLAS, and prints what that did, as JSON.
 
-    python -m tests.kernels.cuda_products DRIVER KERNELS CUBLAS CREATING MULTIPLYING EVERY
+    python -m tests.kernels.cuda_products DRIVER KERNELS CUBLAS CREATING MULTIPLYING LASTING CASES [LIBRARY]
 
-CREATING and MULTIPLYING are what cuBLAS answers to that; EVERY is 1 for all cases of layers and losses, else 0.
+CREATING and MULTIPLYING are what cuBLAS answers to that, behind LASTING products. CASES are a "layer", some "losses",
+"half losses" of float16 alone, or "all" of layers and losses; LIBRARY is taken in the place of echo's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -16,12 +19,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu_cases import LAYERS, Case, cases_of, check
+from benchmarks.gpu_library import using_library
 from echo.kernels import library
-from echo.kernels.library import ADD, WRITE
+from echo.kernels.library import ADD, SKIP, WRITE
 from tests.kernels.cuda_emulation import Emulated
 
 LAYER = Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": 0})
-WITH_PRODUCTS = (*LAYERS, "softmax_output")
+_PARAMS = {"grad_scale": 3.0, "use_ignore": 1, "ignore_label": 1, "normalization": 2, "smooth_alpha": 0.1}
+LOSSES = (
+    Case("softmax_output", {"N": 150, "I": 6, "V": 51}, {**_PARAMS, "normalization": 1}),
+    Case("softmax_output", {"N": 20, "I": 6, "V": 1001}, _PARAMS),
+    Case("linear_cross_entropy", {"N": 150, "I": 6, "V": 52}),
+    Case("linear_cross_entropy", {"N": 20, "I": 8, "V": 1000}),
+)
+WITH_PRODUCTS = (*LAYERS, "softmax_output", "linear_cross_entropy")
 STREAM = 0x7F00_0000_1000
 
 
@@ -39,6 +50,38 @@ def products_of(blas: ctypes.CDLL) -> list[str]:
     return list(blas.fake_blas_products().decode().splitlines())
 
 
+def small_gradients(backend: Emulated, dtype: str) -> None:
+    """Of scores, by half of what float16 can hold: what 4095 of them leave in dx and dw is not small."""
+    classes, factor, label = 4096, 2.0**-14, np.zeros(3, np.float32)
+    x, w = np.zeros((3, 8), dtype), np.full((classes, 8), 100, dtype)
+    x[:, 0], w[0] = 100, 0
+    w[:, 0] = 0  # so that all classes are equally probable
+    prob = np.full((3, classes), 1 / classes, dtype)
+    entropy = [np.full(3, -factor, dtype), None, None, x, w, None, label, None, None, prob]
+    softmax = [None, x, w, None, label, prob]
+    for kernel, inputs, params in (
+        ("linear_cross_entropy_grad", entropy, []), ("softmax_output_grad", softmax, [factor, 0, -1, 0, 0])
+    ):  # fmt: skip
+        dx, dw = np.full_like(x, np.nan), np.full_like(w, np.nan)
+        outputs: list[Any] = [dx, dw, None, None]
+        backend.call(kernel, inputs, outputs, [WRITE, WRITE, SKIP, SKIP], params)
+        np.testing.assert_allclose(dx[:, 1:].astype(float), factor * 100 * (1 - 1 / classes), rtol=1e-3)
+        np.testing.assert_allclose(dw[1:, 0].astype(float), 3 * factor * 100 / classes, rtol=2e-2)
+
+
+def rooms() -> dict[str, int]:
+    """The workspaces of losses of many rows, and of few."""
+    attrs = dict(zip(("grad_scale", "use_ignore", "ignore_label", "normalization", "smooth_alpha"), "10020"))
+    attrs["present"] = "1111"
+    found = {}
+    for rows, kernel, dtype in itertools.product(
+        (16384, 16), ("softmax_output", "linear_cross_entropy"), ("float32", "float16")
+    ):
+        shapes = [(rows, 1024), (128256, 1024), (128256,), (rows,)]
+        found[f"{kernel} {dtype} {rows}"] = library.operator_workspace(kernel, attrs, shapes, dtype, "cuda")
+    return found
+
+
 def one_call(blas: ctypes.CDLL) -> dict[str, Any]:
     """The stream and the workspace of a product, with those that its call was given."""
     inputs = [np.ones(shape, np.float32) for shape in ((2, 3), (4, 3), (4,), (2,))]
@@ -50,20 +93,36 @@ def one_call(blas: ctypes.CDLL) -> dict[str, Any]:
     return {"stream": blas.fake_blas_stream(), "inside": [start, start + blas.fake_blas_workspace_bytes(), needed]}
 
 
-def main() -> int:
-    driver, kernels, path, creating, multiplying, every = sys.argv[1:]
-    blas = open_blas(path)
-    blas.fake_blas_fails(int(creating), int(multiplying))
+def cases(which: str) -> list[Case]:
+    """A layer; losses of one part or several, of which the last is odd; or all."""
+    if which.endswith("losses"):
+        return list(LOSSES)
+    return [LAYER, *(case for case in cases_of(1) if which == "all" and case.kernel in WITH_PRODUCTS)]
+
+
+def run(blas: ctypes.CDLL, driver: str, kernels: str, which: str) -> dict[str, Any]:
+    """What the cases in each type did."""
     backend = Emulated(Path(driver), Path(kernels))
-    cases = [case for case in cases_of(1) if case.kernel in WITH_PRODUCTS] if int(every) else []
     said: dict[str, Any] = {}
-    for dtype in ("float32", "float16"):
+    for dtype in ("float16",) if which == "half losses" else ("float32", "float16"):
         backend.driver.fake_new_contexts()
-        for seed, case in enumerate([LAYER, *cases]):
+        for seed, case in enumerate(cases(which)):
             for reqs in ((WRITE, ADD), (ADD, WRITE)):
                 check(case, dtype, backend, np.random.default_rng(seed), lambda i, reqs=reqs: reqs[i % 2])
+        if which.endswith("losses"):
+            small_gradients(backend, dtype)
         said[dtype] = {"products": products_of(blas), "loads": backend.loads()}
     said["call"] = one_call(blas)
+    return said
+
+
+def main() -> int:
+    driver, kernels, path, creating, multiplying, lasting, which, *others = sys.argv[1:]
+    blas = open_blas(path)
+    blas.fake_blas_fails(int(creating), int(multiplying), int(lasting))
+    with using_library(Path(others[0])) if others else contextlib.nullcontext():
+        said = run(blas, driver, kernels, which)
+    said["rooms"] = rooms()
     print(json.dumps(said))
     return 0
 

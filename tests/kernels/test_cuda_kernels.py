@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -18,13 +19,14 @@ from echo.kernels.library import ADD, SKIP, WRITE
 from tests.kernels.attention_forms import FORMS, check_form
 from tests.kernels.cases import check_case, check_draws
 from tests.kernels.cases import draw as draw_case
-from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
+from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels, contraction
 from tests.kernels.large_scores import SIZES, VARIANTS, check_cancelled_scores, check_large_scores
 from tests.kernels.table import SMALL, SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
+HOST = 1
 CASES = cases_of(1)
 SCHEDULED = ("attention", "mlp_score", "softmax_output")
 LAYER = Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": 0})
@@ -45,6 +47,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
     emulated.launches()
     yield emulated
     emulated.set(cooperative=1, occupancy=1, shared=99 << 10, multiprocessors=40, seed=0)
+    emulated.driver.fake_forget_places()
 
 
 @pytest.mark.every(3)
@@ -54,6 +57,54 @@ def test_against_reference(backend: Emulated, case: Case, dtype: str) -> None:
     seed = CASES.index(case)
     backend.set(seed=1000 * seed)
     check(case, dtype, backend, np.random.default_rng(seed))
+
+
+class OnDevice:
+    """An array as torch hands it over: one that is empty is at the address 0."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape = array, array.shape
+        address = array.ctypes.data if array.size else 0
+        self.__cuda_array_interface__ = {
+            "shape": array.shape, "typestr": array.dtype.str, "data": (address, False), "version": 3
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", [case for case in CASES if 0 in case.dims.values()], ids=str)
+def test_empty_arrays_that_are_nowhere(
+    backend: Emulated, monkeypatch: pytest.MonkeyPatch, case: Case, dtype: str
+) -> None:
+    """They are there all the same, also where two are wanted together; no device is asked where they are."""
+    backend.driver.fake_place(0, 4096, HOST, 0)
+    monkeypatch.setattr(backend, "place", lambda array: None if array is None else OnDevice(array))
+    monkeypatch.setattr(backend, "fetch", lambda placed: placed.array)
+    check(case, dtype, backend, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.dims.get("H") == 1 and max(case.dims.values()) < 30], ids=str
+)
+def test_sums_that_cancel(backend: Emulated, case: Case, dtype: str) -> None:
+    """What is left of them is 0, or nearly, and a GPU's roundings: they are held against what was summed."""
+    for seed in range(8):
+        assert check(case, dtype, backend, np.random.default_rng(seed)) < 0.8
+
+
+def test_products_and_sums_are_rounded_once(tmp_path: Path) -> None:
+    """As on a GPU: some gradients are 0, but for that."""
+    if not contraction():
+        pytest.skip("this processor rounds products by themselves: what a GPU leaves of sums that cancel is not seen")
+    source = tmp_path / "once.cuh"
+    source.write_text("""
+        #include "device.cuh"
+        extern "C" __attribute__((visibility("default"))) float once(float a, float b, float c) { return a * b + c; }
+    """)
+    made = ctypes.CDLL(str(compile_kernels(tmp_path, built().fibers, source, "once")))
+    made.once.restype, made.once.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+    x = 1 + 2.0**-12
+    assert made.once(x, x, -(1 + 2.0**-11)) == 2.0**-24, "which is lost where the product is rounded"
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))

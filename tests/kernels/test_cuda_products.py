@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_library import build_library
 from tests.kernels.cuda_emulation import built, compile_blas
 from tests.kernels.cuda_products import STREAM
 
@@ -29,11 +30,15 @@ def blas(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {version: compile_blas(folder, built().fibers, version) for version in (11, 12)}
 
 
-def run(blas: Path, creating: int = 0, multiplying: int = 0, every: int = 0, **variables: str) -> tuple[Any, list[str]]:
+def run(
+    blas: Path, creating: int = 0, multiplying: int = 0, lasting: int = 0, cases: str = "layer",
+    library: tuple[Path, ...] = (), **variables: str,
+) -> tuple[Any, list[str]]:  # fmt: skip
     """What `tests.kernels.cuda_products` prints, and the lines of echo's on standard error."""
     script = [sys.executable, "-m", "tests.kernels.cuda_products", str(built().driver), str(built().kernels), str(blas)]
-    done = subprocess.run([*script, str(creating), str(multiplying), str(every)], cwd=ROOT, capture_output=True,
-                          env={**os.environ, **variables}, text=True, check=False)  # fmt: skip
+    script += [str(creating), str(multiplying), str(lasting), cases, *map(str, library)]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), [line for line in done.stderr.splitlines() if line.startswith("echo:")]
 
@@ -46,7 +51,7 @@ def tiles(said: Any, dtype: str) -> set[str]:
 @pytest.mark.slow
 def test_layers_and_losses_of_any_size_are_right(blas: dict[int, Path]) -> None:
     """Also those of which a size is 0: their products are in tiles."""
-    said, errors = run(blas[11], every=1)
+    said, errors = run(blas[11], cases="all")
     assert errors == []
     for dtype in ("float32", "float16"):
         assert len({line.split(" type")[0] for line in said[dtype]["products"]}) > 4
@@ -71,6 +76,71 @@ def test_products_are_right(blas: dict[int, Path]) -> None:
         "NT 33 132 3", "NT 33 132 12",  # gradients of the recurrent weights, of the first step and of the others
         "TN 132 15 7",
     ]  # fmt: skip
+
+
+def gradients(said: Any, dtype: str) -> set[str]:
+    """The kernels that made the gradients of a loss, but for sums of biases."""
+    ends = ("ds", "dx", "dw", "gemm_score", "gemm_gates", "gemm_weights")
+    names = {kernel.replace("linear_cross_entropy", "loss").replace("softmax_output", "loss")
+             for kernel in said[dtype]["loads"]}  # fmt: skip
+    return {name.rsplit("_", 1)[0] for name in names if name.startswith(ends[3:]) or name.split("_")[1] in ends[:3]}
+
+
+def test_losses_are_right(blas: dict[int, Path]) -> None:
+    """Gradients of scores are arrays that cuBLAS multiplies, of float16 into float32."""
+    said, errors = run(blas[11], cases="losses")
+    assert errors == []
+    for dtype in ("float32", "float16"):
+        assert gradients(said, dtype) == {"loss_ds"}
+    for dtype, number in (("float32", 0), ("float16", 2)):
+        products = said[dtype]["products"][:3]
+        assert [line.split(" mode")[0] for line in products] == [
+            f"TN 51 150 6 type {number}", f"NT 6 51 150 type {number}", f"NN 6 150 51 type {number}"
+        ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library with room for 25,600 bytes of scores, or of their gradients, only."""
+    return build_library(tmp_path_factory.mktemp("bounded"), "-O0", "-DECHO_SCORES_BYTES=25600")
+
+
+@pytest.mark.slow
+def test_losses_in_parts(blas: dict[int, Path], bounded: Path) -> None:
+    """Of whole rows and some classes; of few rows where there would be few classes."""
+    said, errors = run(blas[11], cases="losses", library=(bounded,))
+    assert errors == []
+    found = {line.split(" type")[0] for line in said["float32"]["products"]}
+    assert found >= {"NT 6 51 114", "NT 6 51 36", "NT 6 320 20", "NT 6 41 20"}
+    assert found >= {"NN 6 114 51", "NN 6 36 51", "NN 6 20 320", "NN 6 20 41"}
+    halves = {line.split(" type")[0] for line in said["float16"]["products"]}
+    assert halves >= {"NT 6 51 150", "NT 6 640 20", "NT 6 361 20", "NN 6 20 361"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lasting", [1, 2, 11])
+def test_a_cublas_that_fails_between_parts(blas: dict[int, Path], bounded: Path, lasting: int) -> None:
+    """What it added is added once: tiles compute the other products."""
+    said, errors = run(blas[11], multiplying=13, lasting=lasting, cases="losses", library=(bounded,))
+    assert len(errors) == 2
+    assert gradients(said, "float32") >= {"loss_ds", "gemm_weights_small"}
+    behind_scores = lasting + 2  # which are computed in three products
+    said, _ = run(blas[11], multiplying=13, lasting=behind_scores, cases="half losses", library=(bounded,))
+    ours = {"gemm_score_inputs_small"} if lasting == 2 else {"gemm_score_weights_small", "gemm_score_inputs_small"}
+    assert gradients(said, "float16") >= {"loss_ds", *ours}
+
+
+def test_losses_without_cublas(blas: dict[int, Path]) -> None:
+    """Tiles make the gradients of scores; the room is the same, since a framework may load a cuBLAS at any time."""
+    said, _ = run(blas[11], cases="losses", ECHO_DEBUG="cublas=0")
+    for dtype in ("float32", "float16"):
+        assert gradients(said, dtype) == {"loss_dx_small", "loss_dw_small"}
+    assert said["rooms"] == run(blas[11])[0]["rooms"]
+    assert len(said["rooms"]) == 8
+    for name, room in said["rooms"].items():
+        kind, rows = name.split()[1:]
+        sums = 4 * 1024 * int(rows) if kind == "float16" else 0  # of dx
+        assert (8 << 20) < room - sums < (72 << 20), name  # parts of the scores, sums of as much of dw, and of db
 
 
 def test_a_product_has_the_stream_and_room_of_its_call(blas: dict[int, Path]) -> None:

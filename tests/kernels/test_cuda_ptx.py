@@ -28,6 +28,8 @@ def test_has_every_kernel_for_old_devices() -> None:
         both = re.findall(r"^ECHO_(?:WIDE\(|BOTH\(\d, )(\w+), \w+\)", source, re.MULTILINE)
         tiles = re.findall(r"^  ECHO_KERNEL\(\w+, (\w+)_##size##_##type, ", source, re.MULTILINE)
         named |= {f"{name}_{size}" for name in tiles for size in ("small_f32", "small_f16", "big_f32", "big_f16")}
+        halves = re.findall(r"^  ECHO_KERNEL\(\w+, (\w+)_##size##_f16, ", source, re.MULTILINE)
+        named |= {f"{name}_{size}_f16" for name in halves for size in ("small", "big")}
         named |= {f"{name}_{kind}" for name in both for kind in ("f32", "f16")}
         named |= set(re.findall(r"^ECHO_KERNEL\(\d, (\w+), ", source, re.MULTILINE))
         attentions = re.findall(r"^ECHO_ATTENTION\((\w+), \w+\)", source, re.MULTILINE)

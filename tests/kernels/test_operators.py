@@ -140,6 +140,13 @@ def test_wrong_sizes_are_named(kernel: str, number: int, axis: int) -> None:
     assert any(f"({','.join(map(str, shape))})" in str(caught.value) for shape in given)
 
 
+@pytest.mark.parametrize("shape", [False, True])
+def test_a_size_of_zero_is_unknown_to_an_operator(shape: bool) -> None:
+    """So no empty array gets to a kernel; MXNet 1.9.1 itself gives executors none, whatever is an unknown size."""
+    with mx.util.np_shape(shape), pytest.raises(mx.MXNetError, match=r"q\[N,Tq,D\] has the unknown shape|incomplete"):
+        infer("attention", [(5, 0, 2), *[tensor.shape for tensor in ROWS["attention"].inputs[1:]]])
+
+
 # Inputs of which every size is known from others: any number of axes will do, but not of elements.
 SETTLED = [(kernel, k) for kernel in READS for k, tensor in enumerate(ROWS[kernel].inputs)
            if {(k, axis) for axis in range(len(tensor.axes))} <= set(shared(kernel))]  # fmt: skip

@@ -320,6 +320,7 @@ struct CrossEntropyGrad {
   const void *dlogp, *dsum, *x, *label;
   const float *most, *logsum;
   CrossEntropyRow* of_rows;  // not null: these are all that is wanted
+  float* unit;               // the largest of their numbers, 1 where all are 0; null: not wanted
   Output dx;
   Long rows, classes;
   int label_type, wide;
@@ -336,6 +337,25 @@ struct SoftmaxOutputGrad {
   Long rows, inputs, classes, chunk, chunks;
   float constant, hit, miss;
   int wide, x_wide, w_wide;  // the first of prob
+};
+
+// A part of the gradients of scores as an array, of the type of the call: rows of `stride` numbers. They are multiplied
+// by `times`, and divided by *unit where that is not null.
+struct ScoreGradientPart : SoftmaxOutputGrad {
+  void* to;
+  const float* unit;
+  Long first_row, part_rows, first_class, part_classes, stride;
+  float times;
+};
+
+// out = in * constant, and * *factor where that is not null.
+struct PutScaled {
+  const float* in;
+  const float* factor;
+  Output out;
+  Long size;
+  float constant;
+  int wide;
 };
 
 // c[m, n] = a b (+ bias + bias2, of n elements each, null where there is none); strides in elements.

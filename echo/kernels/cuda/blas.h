@@ -23,6 +23,9 @@ struct GemmKernel {
 const GemmKernel kGemmInputs = {"gemm_inputs", false, false, false};
 const GemmKernel kGemmGates = {"gemm_gates", false, true, true};
 const GemmKernel kGemmWeights = {"gemm_weights", true, true, true};
+// Of float16 alone: float16 in a and b, float32 in the result.
+const GemmKernel kGemmScoreInputs = {"gemm_score_inputs", false, true, false};
+const GemmKernel kGemmScoreWeights = {"gemm_score_weights", true, true, false};
 
 struct BlasLibrary;
 

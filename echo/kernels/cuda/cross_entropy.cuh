@@ -67,13 +67,20 @@ __device__ inline CrossEntropyRow entropy_row(const CrossEntropyGrad& a, Long ro
   return {-(dlogp + a.classes * dsum), dsum, dlogp, static_cast<int>(target)};
 }
 
-// What the products of a layer's gradients need of each row.
+// What the products of a layer's gradients need of each row; one block where a unit is wanted.
 template <typename T>
 __device__ void cross_entropy_rows(const CrossEntropyGrad& a) {
+  __shared__ float of_warps[kWarps];
   const Long step = static_cast<Long>(gridDim.x) * blockDim.x;
+  float most = 0;
   for (Long row = static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x; row < a.rows; row += step) {
-    a.of_rows[row] = entropy_row<T>(a, row);
+    const CrossEntropyRow of_row = entropy_row<T>(a, row);
+    most = fmaxf(fmaxf(most, fabsf(of_row.slope)), fmaxf(fabsf(of_row.rest), fabsf(of_row.hit)));
+    a.of_rows[row] = of_row;
   }
+  if (!a.unit) return;
+  most = block_joined(most, of_warps, Largest());
+  if (threadIdx.x == 0) *a.unit = most > 0 ? most : 1.f;
 }
 
 template <typename T, int W>
@@ -102,12 +109,18 @@ __device__ void linear_cross_entropy_db(const SoftmaxOutputGrad& a) {
   softmax_output_db<T, W, EntropyGradient>(a);
 }
 
+template <typename T, int W>
+__device__ void linear_cross_entropy_ds(const ScoreGradientPart& a) {
+  softmax_output_ds<T, W, EntropyGradient>(a);
+}
+
 }  // namespace echo_cuda
 ECHO_WIDE(cross_entropy, CrossEntropy)
 ECHO_WIDE(linear_cross_entropy, CrossEntropy)
 ECHO_WIDE(cross_entropy_grad, CrossEntropyGrad)
 ECHO_BOTH(1, cross_entropy_rows, CrossEntropyGrad)
 ECHO_WIDE(linear_cross_entropy_db, SoftmaxOutputGrad)
+ECHO_WIDE(linear_cross_entropy_ds, ScoreGradientPart)
 
 #define ECHO_CROSS_ENTROPY_GRAD(size, R, blocks, type, T)                         \
   ECHO_KERNEL(blocks, linear_cross_entropy_dx_##size##_##type, SoftmaxOutputGrad, \

@@ -79,6 +79,14 @@ ECHO_BOTH(1, put_biases, Gemm)
   ECHO_KERNEL(1, gemm_gates_##size##_##type, Gemm, echo_cuda::gemm<R, float, false, T, true, T>(a))   \
   ECHO_KERNEL(1, gemm_weights_##size##_##type, Gemm, echo_cuda::gemm<R, float, true, T, true, T>(a))
 
+// The gradients of float16 scores by a layer's weights, and by its inputs; those of float32 are as gates' gradients.
+#define ECHO_SCORE_GEMM(size, R)                                                                                  \
+  ECHO_KERNEL(1, gemm_score_inputs_##size##_f16, Gemm, echo_cuda::gemm<R, half_t, false, half_t, true, float>(a)) \
+  ECHO_KERNEL(1, gemm_score_weights_##size##_f16, Gemm, echo_cuda::gemm<R, half_t, true, half_t, true, float>(a))
+
+ECHO_SCORE_GEMM(small, 4)
+ECHO_SCORE_GEMM(big, 8)
+
 ECHO_GEMM(small, 4, f32, float)
 ECHO_GEMM(big, 8, f32, float)
 ECHO_GEMM(small, 4, f16, half_t)

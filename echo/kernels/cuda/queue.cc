@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "check.h"
+
 namespace echo_cuda {
 namespace {
 
@@ -23,8 +25,8 @@ DeviceNumber device_of(const void* data, const std::string& what) {
 // The one device of all arrays of a call; -1 where there are none.
 DeviceNumber device_of(const EchoCall& call) {
   int found = -1;
-  const auto look = [&](const void* data, const std::string& name) {
-    if (data == nullptr) return;
+  const auto look = [&](const void* data, int64_t elements, const std::string& name) {
+    if (data == nullptr || elements == 0) return;  // what is empty may be anywhere
     const std::string what = std::string(call.kernel) + ": " + name;
     const DeviceNumber number = device_of(data, what);
     if (found >= 0 && number != found) {
@@ -33,11 +35,14 @@ DeviceNumber device_of(const EchoCall& call) {
     }
     found = number;
   };
-  for (int i = 0; i < call.num_in; ++i) look(call.in[i].data, "input " + std::to_string(i));
-  for (int i = 0; i < call.num_out; ++i) {
-    if (call.req[i] != ECHO_SKIP) look(call.out[i].data, "output " + std::to_string(i));
+  for (int i = 0; i < call.num_in; ++i) {
+    look(call.in[i].data, echo::kernels::element_count(call.in[i]), "input " + std::to_string(i));
   }
-  look(call.workspace, "the workspace");
+  for (int i = 0; i < call.num_out; ++i) {
+    if (call.req[i] == ECHO_SKIP) continue;
+    look(call.out[i].data, echo::kernels::element_count(call.out[i]), "output " + std::to_string(i));
+  }
+  look(call.workspace, static_cast<int64_t>(call.workspace_bytes), "the workspace");
   return found;
 }
 
@@ -108,10 +113,14 @@ bool Queue::enqueue_at_once(const std::string& kernel, bool half, const Grid& gr
   return false;
 }
 
+bool Queue::takes(const GemmKernel& kernel, bool half, const Gemm& g) const {
+  return !measures() && device_->blas.takes(kernel, half, g);
+}
+
 // Biases are there before the product is added to them.
 bool Queue::multiply(const GemmKernel& kernel, bool half, const Gemm& g, void* workspace) {
   if (measures()) return true;
-  if (!device_->blas.takes(kernel, half, g)) return false;
+  if (!takes(kernel, half, g)) return false;
   if (g.bias != nullptr) {
     Grid grid;
     grid.x = (g.n + kThreads - 1) / kThreads;

@@ -51,6 +51,8 @@ class Queue {
   bool fits_at_once(const std::string& kernel, bool half, const Grid& grid) const;
   // A product by cuBLAS, with its biases, by a workspace of kBlasBytes. False, and nothing counts, where it does not take it.
   bool multiply(const GemmKernel& kernel, bool half, const Gemm& g, void* workspace);
+  // Whether it takes it, as far as that is known before; never while measuring.
+  bool takes(const GemmKernel& kernel, bool half, const Gemm& g) const;
   void set_zero(void* to, int64_t bytes);
   void copy(void* to, const void* from, int64_t bytes);
 

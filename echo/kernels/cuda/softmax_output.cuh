@@ -1,5 +1,6 @@
 // softmax_output behind its scores, which gemm.cuh computes: probabilities, and gradients. That of the scores is made
-// of the probabilities where a product reads them, on their way into shared memory: it is nowhere else.
+// of the probabilities where a product reads them, on their way into shared memory: it is nowhere else, but for parts of
+// it that cuBLAS reads.
 #ifndef ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
 #define ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
 #include "gemm.cuh"
@@ -193,9 +194,35 @@ __device__ void softmax_output_db(const SoftmaxOutputGrad& a) {
   });
 }
 
+// A part of the gradient of scores, for a product that takes it from memory.
+template <typename T, int W, typename Gradient = ScoreGradient>
+__device__ void softmax_output_ds(const ScoreGradientPart& a) {
+  const Gradient gradient(a);
+  const float times = a.unit ? a.times / *a.unit : a.times;
+  each_column<W>(a.part_rows, a.part_classes, [&](Long i, Long j) {
+    const Long row = a.first_row + i, column = a.first_class + j;
+    const Pack<W> prob = load<T, W>(a.prob, row * a.classes + column);
+    Pack<W> d = gradient.template of<W>(prob, Gradient::rows(a)[row], static_cast<int>(column));
+    for (int k = 0; k < W; ++k) d.v[k] *= times;
+    Access<W>::store(static_cast<T*>(a.to) + i * a.stride + j, d);
+  });
+}
+
+template <typename T, int W>
+__device__ void put_scaled(const PutScaled& a) {
+  const float factor = a.factor ? *a.factor * a.constant : a.constant;
+  each_column<W>(1, a.size, [&](Long, Long i) {
+    Pack<W> x = load<float, W>(a.in, i);
+    for (int k = 0; k < W; ++k) x.v[k] *= factor;
+    put<T, W>(a.out, i, x);
+  });
+}
+
 }  // namespace echo_cuda
 ECHO_WIDE(softmax_output, SoftmaxOutput)
 ECHO_WIDE(softmax_output_db, SoftmaxOutputGrad)
+ECHO_WIDE(softmax_output_ds, ScoreGradientPart)
+ECHO_WIDE(put_scaled, PutScaled)
 ECHO_KERNEL(1, softmax_output_labels_f32, SoftmaxOutputLabels, echo_cuda::softmax_output_labels(a))
 
 // With tiles of 64 (small) or 128 (big), of which so many blocks fit onto a multiprocessor.

@@ -14,7 +14,7 @@ struct half_t {
 namespace {
 
 struct Fake {
-  int fails_to_create = 0, fails_to_multiply = 0;
+  int fails_to_create = 0, fails_to_multiply = 0, lasts = 0;
   void *stream = nullptr, *workspace = nullptr;
   std::size_t workspace_bytes = 0;
   int handles = 0, math_mode = -1;
@@ -35,10 +35,10 @@ float at(const void* array, int type, std::size_t i) {
 
 }  // namespace
 
-// For the tests: statuses to answer; of each product since this was asked: transpositions, sizes, type, math mode, whether it
+// For the tests: statuses to answer, to products behind so many; of each product since this was asked: transpositions, sizes, type, math mode, whether it
 // adds, and how many handles there are; of the last one its stream and workspace.
-EXPORT void fake_blas_fails(int to_create, int to_multiply) {
-  fake().fails_to_create = to_create, fake().fails_to_multiply = to_multiply;
+EXPORT void fake_blas_fails(int to_create, int to_multiply, int lasts) {
+  fake().fails_to_create = to_create, fake().fails_to_multiply = to_multiply, fake().lasts = lasts;
 }
 EXPORT const char* fake_blas_products() {
   static std::string said;
@@ -65,7 +65,7 @@ EXPORT int cublasSetWorkspace_v2(void*, void* workspace, std::size_t bytes) {
 EXPORT int cublasSetMathMode(void*, int mode) { return fake().math_mode = mode, 0; }
 EXPORT int cublasSgemmEx(void*, int a_op, int b_op, int m, int n, int k, const float* alpha, const void* a, int a_type,
                          int lda, const void* b, int b_type, int ldb, const float* beta, void* c, int c_type, int ldc) {
-  if (fake().fails_to_multiply) return fake().fails_to_multiply;
+  if (fake().fails_to_multiply && fake().lasts-- <= 0) return fake().fails_to_multiply;
   if (a_type != b_type || c_type != 0 || lda < (a_op ? k : m) || ldb < (b_op ? n : k) || ldc < m) return kNotSupported;
   for (int column = 0; column < n; ++column) {
     for (int row = 0; row < m; ++row) {
