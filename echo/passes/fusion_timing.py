@@ -16,6 +16,7 @@ from echo.ir.graph import Entry
 from echo.passes.patterns.apply import Types
 from echo.passes.patterns.attention import ATTENTION
 from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.recurrent_layers import GRU_LAYER, LSTM_LAYER, RNN_LAYER
 from echo.passes.patterns.rnn import RNN
 from echo.passes.patterns.sample import Sample, sample
 from echo.passes.patterns.single_operators import BIAS_ACT
@@ -28,9 +29,15 @@ OWN, FUSED = "own", "fused"
 # Which of its sizes makes a pattern's operators as much smaller: maps of at most so many bytes are timed.
 _ROWS = {
     RNN.name: "T", ATTENTION.name: "N", BIAS_ACT.name: "N", SOFTMAX_OUTPUT.name: "N", CROSS_ENTROPY.name: "R",
+    LSTM_LAYER.name: "B", GRU_LAYER.name: "B", RNN_LAYER.name: "B",
 }  # fmt: skip
+_LAYERS = {LSTM_LAYER.name, GRU_LAYER.name, RNN_LAYER.name}
 _MOST_BYTES = 256 << 20
 _WIDE = 64  # up to here attention's tiles hold a whole row
+# On an H200 (``benchmarks/results/gpu_check.json``), attention of up to so many keys is faster than separate operators,
+# of 256 slower; layers of fewer units are 5 to 36 times faster, and the lead shrinks with the units.
+_FEW_KEYS = 64
+_MANY_UNITS = 1024
 _HOW = "fuse='memory' takes it all the same"
 
 
@@ -38,9 +45,14 @@ def may_be_slower(fusion: Fusion, types: Types) -> bool:
     """Whether a fused operator may be slower than what it takes the place of, on a GPU."""
     if fusion.pattern == CROSS_ENTROPY.name:
         return "V,I" in fusion.shapes.values()  # with the layer's products
+    shapes = [(types[entry].shape, text) for entry, text in fusion.shapes.items()]
+    if fusion.pattern in _LAYERS:
+        return any(shape[-1] >= _MANY_UNITS for shape, text in shapes if text == "B,H")
     if fusion.pattern != ATTENTION.name:
         return fusion.pattern in _ROWS
-    return any(types[entry].shape[-1] > _WIDE for entry, text in fusion.shapes.items() if text.endswith((",D", ",V")))
+    if any(_size(shape, text, "S") > _FEW_KEYS for shape, text in shapes if "S" in _names(text)):
+        return True
+    return any(shape[-1] > _WIDE for shape, text in shapes if text.endswith((",D", ",V")))
 
 
 @dataclass

@@ -46,8 +46,8 @@ class Options:
     fuse: fused kernels replace LSTM and GRU cells, attention and others, which takes less memory and time and changes
         the last bits of results. Products with one weight, as of the steps of an RNN, are computed together if that was
         measured to be faster and costs hardly any memory, or fits the budget. False fuses nothing. On a GPU, fused
-        operators replace MXNet's RNN, attention over more than 64 features, a bias with its activation, and a softmax
-        output with its layer only if both forms were timed there and the fused one is not slower. "memory" fuses in
+        operators that may be slower than cuDNN and cuBLAS replace MXNet's only if both forms were timed there and the
+        fused one is not slower. "memory" fuses in
         these cases too, as a memory budget does, and also fuses cells that amplify each rounding.
     strict: raise where echo would otherwise warn and hand the user's own graph back.
     optimizer_states: copies of the weights that the optimizer keeps (0 for SGD, 1 with momentum, 2 for Adam): they

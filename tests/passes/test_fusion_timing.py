@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Mapping
@@ -49,16 +50,23 @@ def fused(
     return fuse(graph, lambda: types, False, why_left=FusionProfitability(request))
 
 
-def wide_attention(features: int) -> Example:
+def wide_attention(features: int, keys: int = 5) -> Example:
     q, k, v = (mx.sym.var(name) for name in "qkv")
     scores = mx.sym.batch_dot(q * 0.5, k, transpose_b=True)
     x = mx.sym.batch_dot(mx.sym.softmax(scores, axis=-1), v)
-    return Example(x, dict.fromkeys("qkv", (2, 5, features)), {"attention": 1}, {})
+    return Example(x, dict.fromkeys("qkv", (2, keys, features)), {"attention": 1}, {})
+
+
+def wide_layer(units: int) -> Example:
+    state = [mx.sym.var(name) for name in "hc"]
+    cell = mx.rnn.LSTMCell(units, prefix="l_")
+    x, _ = cell.unroll(3, mx.sym.var("data"), layout="NTC", merge_outputs=True, begin_state=state)
+    return Example(x, {"data": (2, 3, 4), **dict.fromkeys("hc", (2, units))}, {"lstm_layer": 1}, {})
 
 
 CAREFUL = {"rnn": EXAMPLES["gluon lstm"], "bias_act": EXAMPLES["biased"], "softmax_output": EXAMPLES["softmax output"],
            "cross_entropy": EXAMPLES["cross entropy with its layer, smoothed, of sequences"],
-           "attention": lambda: wide_attention(65)}  # fmt: skip
+           "attention": lambda: wide_attention(65), "lstm_layer": lambda: wide_layer(1024)}  # fmt: skip
 NOTHING = UnavailableError("no process can be started")
 
 
@@ -96,7 +104,19 @@ def test_fusion_for_memory_is_not_timed(options: dict[str, Any], tmp_path: Path)
     assert races.asked == []
 
 
-@pytest.mark.parametrize("example", [EXAMPLES["lstm cells"](), EXAMPLES["gru cells"](), wide_attention(64),
+def test_cells_of_a_slower_layer_are_fused(tmp_path: Path) -> None:
+    left = fused(wide_layer(1024), Races(SLOWER), tmp_path)
+    assert Counter(name for name, _ in left.places) == {"lstm_cell": 3}
+
+
+def test_attention_over_many_keys_is_timed(tmp_path: Path) -> None:
+    races = Races(SLOWER)
+    assert fused(wide_attention(8, keys=65), races, tmp_path).places == ()
+    assert len(races.asked) == 1
+
+
+@pytest.mark.parametrize("example", [EXAMPLES["lstm cells"](), EXAMPLES["gru cells"](), wide_attention(64, keys=64),
+                                     wide_layer(1023),
                                      EXAMPLES["cross entropy"]()])  # fmt: skip
 def test_patterns_that_always_win_are_not_timed(example: Example, tmp_path: Path) -> None:
     races = Races(NOTHING)

@@ -115,16 +115,18 @@ def fuse(
     fusions, missed = find(graph, wished, without, refused, setting)
     entry_types = types() if fusions else {}
     shaped = _why_not(fusions, entry_types, infer)
-    fitting = []
+    fitting, layers = [], dict[Tuple[str, str], str]()  # layers that are left, whose cells may be fused
     for fusion in fusions:
-        reason = shaped[fusion.anchor] or why_left(fusion, entry_types)
+        reason = shaped[fusion.anchor]
+        if not reason and (reason := why_left(fusion, entry_types)):
+            layers.update(_layers([fusion], reason))
         if reason:
             missed.append(near_miss(graph, fusion.place, reason, _is_small(fusion, entry_types)))
         else:
             fitting.append(fusion)
     taken, fused_graph = _in_order(graph, fitting, copies)
     anchors = {fusion.anchor for fusion in taken}
-    if layers := _layers(fusion for fusion in fitting if fusion.anchor not in anchors):  # their cells may stay
+    if layers := layers or _layers(fusion for fusion in fitting if fusion.anchor not in anchors):
         return fuse(graph, types, copies, wished, without, {**refused, **layers}, why_left, setting, infer)
     missed += [near_miss(graph, fusion.place, ORDER) for fusion in fitting if fusion.anchor not in anchors]
     hidden_arrays = filter(None, (fusion.hidden_bytes for fusion in taken))
@@ -140,10 +142,10 @@ def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> di
     return reasons if infer is None else {**reasons, **misfits(right, types, infer)}
 
 
-def _layers(fusions: Iterable[Fusion]) -> dict[tuple[str, str], str]:
-    """The operators of whole layers among fusions that would change an order, with that reason."""
+def _layers(fusions: Iterable[Fusion], reason: str = ORDER) -> dict[tuple[str, str], str]:
+    """Returns the operators of whole layers among fusions that cannot be taken, with the reason."""
     nodes = (new for fusion in fusions if fusion.pattern in LAYERS for new in fusion.nodes)
-    return {(new.op, new.name): ORDER for new in nodes if new.op.startswith(PREFIX)}
+    return {(new.op, new.name): reason for new in nodes if new.op.startswith(PREFIX)}
 
 
 def near_miss(graph: Graph, place: Place, reason: str, small: bool = False) -> Missed:
