@@ -32,7 +32,7 @@ from echo.errors import (
 if TYPE_CHECKING:
     import mxnet as mx  # noqa: TID251  (for annotations alone: planning never imports it)
 
-    from echo.ir.schedule import Splits
+    from echo.ir.schedule import RecomputeSchedule
     from echo.plans.frontier import Frontier
     from echo.plans.options import Options
     from echo.plans.plan import Plan
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from echo.report.profile import Profile
     from echo.runtime.transparent import Enabled
 
-    _Policy = str | Callable[[Problem], Splits]
+    _Policy = str | Callable[[Problem], RecomputeSchedule]
     _Shapes = Mapping[str, tuple[int, ...]]
 
     _Model = TypeVar("_Model", mx.sym.Symbol, mx.gluon.Block)

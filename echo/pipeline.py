@@ -10,7 +10,7 @@ of the one that was chosen. The thresholds of those choices are in `echo.passes.
 from __future__ import annotations
 
 from echo.passes import choose
-from echo.passes.analysis import Differentiate, EstimateOverhead, FindCandidates, Partition
+from echo.passes.analysis import Differentiate, EstimateCost, FindCandidates, Partition
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass
 from echo.passes.refinements import BatchProducts, PackMasks
@@ -27,7 +27,7 @@ PIPELINE: tuple[Pass, ...] = (
     Differentiate(),  #     Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can
     FindCandidates(),  #    which feature maps may be recomputed, what the user insists on
     Partition(),  #         segments between compute-heavy operators
-    EstimateOverhead(),  #  seconds of every node, measured on this device
+    EstimateCost(),  #  seconds of every node, measured on this device
     Select(),  #            the policy's choice, and the best match range of MXNet's memory planner
     Rewrite(),  #           the choice, written into the symbol's attributes
     Confirm(),  #           never worse: MXNet's own planner is asked

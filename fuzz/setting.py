@@ -11,7 +11,7 @@ def prepare() -> None:
     """Sets this process up; call it once, before the first case."""
     from echo.estimators.measuring import Measured, UnmeasurableError
     from echo.frontend.install import install_hook
-    from echo.frontend.session import MxnetSession
+    from echo.frontend.session import MxnetFramework
 
     if install_hook():
         raise RuntimeError(f"fuzzing needs the hook: {install_hook()}")
@@ -24,5 +24,5 @@ def prepare() -> None:
     def race(*_: Any) -> None:
         raise UnmeasurableError("nothing is measured here")
 
-    MxnetSession.meter = lambda _: measure  # type: ignore[method-assign,assignment,return-value]
-    MxnetSession.race = race  # type: ignore[method-assign,assignment]
+    MxnetFramework.meter = lambda _: measure  # type: ignore[method-assign,assignment,return-value]
+    MxnetFramework.race = race  # type: ignore[method-assign,assignment]

@@ -11,7 +11,7 @@ from echo.estimators.storage_planner import blocks
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.recompute_rules import why_not_reader
-from echo.ir.schedule import Splits, with_clones
+from echo.ir.schedule import RecomputeSchedule, with_clones
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 
@@ -32,7 +32,7 @@ def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
     return frozenset() if _keeps_none(training, device) else frozenset(_blocked_and_kept(training)[0])
 
 
-def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
+def with_layout_copies(training: TrainingGraph, device: str) -> TrainingGraph:
     """The training graph with the bytes that each copy of a forward node would keep (`TrainingNode.kept`)."""
     if _keeps_none(training, device):
         return training
@@ -58,9 +58,9 @@ def _blocked_and_kept(training: TrainingGraph) -> tuple[set[Entry], dict[int, in
         over = {o: inplace[first + o] for o in range(len(node.outputs)) if inplace[first + o] >= 0}
         inputs = {i for i, entry in enumerate(node.inputs) if Entry(entry.node, entry.index) in blocked}
         blocked |= {Entry(number, o) for o in _blocked_outputs(node, inputs, over)}
-        kept_bytes = _kept(training, node, inputs, over)
-        if kept_bytes:
-            kept[number] = kept_bytes
+        layout_copy_bytes = _kept(training, node, inputs, over)
+        if layout_copy_bytes:
+            kept[number] = layout_copy_bytes
     return blocked, kept
 
 
@@ -93,7 +93,7 @@ def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int],
 # waits for all readers.
 
 
-def read_too_late(graph: Graph, training: TrainingGraph, device: str) -> str:
+def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str:
     """The name of an operator that may find another array in the place of an input it ignores; empty where none may."""
     if training.runner != EXECUTOR or not has_layouts(graph, device):
         return ""
@@ -135,7 +135,7 @@ def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
     return device == "cpu" and any(spec(node.op).layout.source for node in graph.nodes)
 
 
-def why_as_it_is(graph: Graph, device: str) -> str:
+def memory_frozen_reason(graph: Graph, device: str) -> str:
     """Why nothing about the memory of a graph may change; empty where it may.
 
     Control flow and Custom operators look at their arrays when work is handed out, not when it is done. A chunk may
@@ -145,7 +145,7 @@ def why_as_it_is(graph: Graph, device: str) -> str:
     node = next((node for node in graph.all_nodes() if spec(node.op).adds_to_memory), None)
     if node is not None:
         return f"MXNet adds gradients of {node.op} ({node.name!r}) to what memory holds: all of it stays as it is"
-    early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).looks_early), None)
+    early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).reads_at_dispatch), None)
     if early is None or not has_layouts(graph, device):
         return ""
     return f"{early.op} ({early.name!r}) looks at its arrays too early beside convolutions: all memory stays as it is"
@@ -174,7 +174,7 @@ def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
                 chunk[Entry(number, inside[position])] = first
             elif position in inside and node.forward:
                 viewed.add(first)
-            elif node.forward or not spec(training.nodes[source.node].op).layout.indifferent:
+            elif node.forward or not spec(training.nodes[source.node].op).layout.layout_invariant_grad:
                 read_otherwise.add(first)
     changed = viewed & read_otherwise
     return frozenset(entry for first in changed for entry in {first, *(e for e, f in chunk.items() if f == first)})
@@ -257,7 +257,9 @@ def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> d
     return {owner: ";".join(texts) for owner, texts in parts.items()}
 
 
-def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], splits: Splits) -> frozenset[int]:
+def moved(
+    training: TrainingGraph, device: str, recompute: Iterable[Entry], splits: RecomputeSchedule
+) -> frozenset[int]:
     """The nodes that must not be recomputed, so that all nodes work in place as they do in the user's graph.
 
     ``training`` comes from `as_stock`, so MXNet takes all options that it still has. One is lost where a clone reads an
@@ -285,7 +287,7 @@ def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], spli
     refused: set[int] = set()
     for number, position, output, same in _lost(planned, storage, _Sensitive(planned, device)):
         layout = spec(planned.nodes[number].op).layout
-        if not readers[Entry(number, output)] or (same and not (layout.identity and layout.unsettled)):
+        if not readers[Entry(number, output)] or (same and not (layout.identity and layout.clone_layout_may_differ)):
             continue
         if same:  # the clone of a copy: out of place it would make a plain array of a blocked one
             refused |= clones([number])

@@ -105,7 +105,7 @@ def blocked_nodes(training: TrainingGraph) -> frozenset[int]:
         if node.is_variable or len(node.outputs[0].shape) not in (4, 5):
             continue
         layout = spec(node.op[len(_BACKWARD) :] if node.op.startswith(_BACKWARD) else node.op).layout
-        if layout.source or (layout.hands_on and any(entry.node in blocked for entry in node.inputs)):
+        if layout.source or (layout.propagates_layout and any(entry.node in blocked for entry in node.inputs)):
             blocked.add(number)
     return frozenset(blocked)
 
@@ -178,7 +178,7 @@ def is_added_apart(training: TrainingGraph, number: int) -> bool:
         return False
     added = node.inputs[1]
     product = product_of(training, added.node)
-    return product is not None and added.index == 1 and spec(training.nodes[product].op).adds_apart
+    return product is not None and added.index == 1 and spec(training.nodes[product].op).unfused_weight_grad
 
 
 def share_of(op: str, read: Sequence[int]) -> float:

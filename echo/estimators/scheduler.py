@@ -10,7 +10,7 @@ import numpy as np
 
 from echo.errors import NativeError
 from echo.estimators.storage_planner import Choice, Evaluation, StoragePlanner, flat
-from echo.ir.schedule import Replayed, Splits, Step, once, replay, steps_of
+from echo.ir.schedule import RecomputeSchedule, Replayed, Step, once, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.native import planner_library
 
@@ -30,13 +30,17 @@ class LiveEvaluator:
         self._simulate, self._steps = _simulator(training, seconds)
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+        self,
+        recompute: Choice,
+        match_ranges: Sequence[int],
+        limit: int | None = None,
+        splits: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """As `Evaluator.evaluate`, exact whatever the limit."""
         value = self._simulate(self._splits(recompute, splits))
         return Evaluation((value.bytes,) * len(match_ranges), value.seconds)
 
-    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
         """As `Evaluator.executed`."""
         executed = np.zeros(len(self._training.nodes), np.uint8)
         runs = Counter(step.node for step in self._steps(self._splits(recompute, splits)) if step.node != step.slot)
@@ -44,14 +48,14 @@ class LiveEvaluator:
             executed[node] = min(count, 255)
         return executed
 
-    def _splits(self, recompute: Choice, splits: Splits | None) -> Splits:
+    def _splits(self, recompute: Choice, splits: RecomputeSchedule | None) -> RecomputeSchedule:
         # one output a node: entries have the numbers of their nodes
         return {**once(self._training, recompute.nonzero()[0].tolist()), **(splits or {})}
 
 
 def _simulator(
     training: TrainingGraph, seconds: Sequence[float]
-) -> tuple[Callable[[Splits], Replayed], Callable[[Splits], list[Step]]]:
+) -> tuple[Callable[[RecomputeSchedule], Replayed], Callable[[RecomputeSchedule], list[Step]]]:
     """Two functions of a schedule: one for its bytes and seconds, one for its steps."""
     try:
         scheduler = Scheduler(training, seconds, LIVE)
@@ -59,7 +63,7 @@ def _simulator(
     except NativeError:
         pass
 
-    def simulate(splits: Splits) -> Replayed:
+    def simulate(splits: RecomputeSchedule) -> Replayed:
         steps = steps_of(training, splits)
         copies = sum(seconds[step.node] for step in steps if step.node != step.slot)
         return Replayed(replay(training, [step.node for step in steps], seconds).bytes, copies)
@@ -109,14 +113,14 @@ class Scheduler:
         """Makes searches end in so many seconds, with the best schedule found until then."""
         self._library.echo_schedule_end_in(self._handle, seconds)
 
-    def simulate(self, splits: Splits) -> Replayed:
+    def simulate(self, splits: RecomputeSchedule) -> Replayed:
         """Bytes by the measure, and the seconds of all copies."""
         self._set(splits)
         total = ctypes.c_int64()
         seconds = self._library.echo_schedule_simulate(self._handle, ctypes.byref(total))
         return Replayed(total.value, seconds)
 
-    def steps(self, splits: Splits) -> list[Step]:
+    def steps(self, splits: RecomputeSchedule) -> list[Step]:
         """The steps of a training step, in order (`echo.ir.schedule.steps_of`)."""
         self.simulate(splits)
         count = self._library.echo_schedule_steps(self._handle, 0, None, None)
@@ -125,8 +129,8 @@ class Scheduler:
         return [Step(int(a), int(b)) for a, b in zip(node, slot)]
 
     def fit(
-        self, candidates: Iterable[int], budget: int, effort: int, start: Splits | None = None
-    ) -> tuple[Splits, Replayed]:
+        self, candidates: Iterable[int], budget: int, effort: int, start: RecomputeSchedule | None = None
+    ) -> tuple[RecomputeSchedule, Replayed]:
         """The fastest schedule of at most ``budget`` bytes that recomputes only candidates.
 
         ``effort`` bounds the simulations, ``start`` is a schedule to begin with. Where nothing fits, the last attempt
@@ -135,15 +139,15 @@ class Scheduler:
         return self._search("echo_schedule_fit", candidates, budget, effort, start)
 
     def least(
-        self, candidates: Iterable[int], max_seconds: float, effort: int, start: Splits | None = None
-    ) -> tuple[Splits, Replayed]:
+        self, candidates: Iterable[int], max_seconds: float, effort: int, start: RecomputeSchedule | None = None
+    ) -> tuple[RecomputeSchedule, Replayed]:
         """The schedule of the fewest bytes that recomputes only candidates, for at most ``max_seconds``.
 
         It goes down from ``start``, which must keep that bound; ``effort`` bounds the simulations.
         """
         return self._search("echo_schedule_least", candidates, max_seconds, effort, start)
 
-    def keep(self, splits: Splits, budget: int, passes: int = 6) -> tuple[Splits, Replayed]:
+    def keep(self, splits: RecomputeSchedule, budget: int, passes: int = 6) -> tuple[RecomputeSchedule, Replayed]:
         """The schedule less the copies that ``budget`` bytes make needless, those that save the most time first.
 
         It takes some passes over the schedule, not a search; one that needs more than the budget comes back as it is.
@@ -154,8 +158,8 @@ class Scheduler:
         return self._get(), Replayed(total.value, seconds)
 
     def _search(
-        self, function: str, candidates: Iterable[int], limit: float, effort: int, start: Splits | None
-    ) -> tuple[Splits, Replayed]:
+        self, function: str, candidates: Iterable[int], limit: float, effort: int, start: RecomputeSchedule | None
+    ) -> tuple[RecomputeSchedule, Replayed]:
         self._set(start or {})
         candidate = np.zeros(self._nodes, np.uint8)
         candidate[list(candidates)] = 1
@@ -164,11 +168,11 @@ class Scheduler:
         seconds = search(self._handle, candidate.ctypes.data, limit, effort, ctypes.byref(total))
         return self._get(), Replayed(total.value, seconds)
 
-    def _set(self, splits: Splits) -> None:
+    def _set(self, splits: RecomputeSchedule) -> None:
         node, slot = flat(splits)
         self._library.echo_schedule_set(self._handle, len(node), node.ctypes.data, slot.ctypes.data)
 
-    def _get(self) -> Splits:
+    def _get(self) -> RecomputeSchedule:
         count = self._library.echo_schedule_get(self._handle, 0, None, None)
         node, slot = np.empty(count, np.int32), np.empty(count, np.int32)
         self._library.echo_schedule_get(self._handle, count, node.ctypes.data, slot.ctypes.data)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from echo.errors import NativeError
 from echo.estimators.mxnet_storage import Storage, plan_storage
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits, with_clones
+from echo.ir.schedule import RecomputeSchedule, with_clones
 from echo.ir.training_graph import RUNNERS, TrainingGraph
 from echo.native import planner_library
 
@@ -40,8 +40,8 @@ class _Arrays(ctypes.Structure):
 _NO_SPLITS = np.zeros(0, np.int32), np.zeros(0, np.int32)
 
 
-def flat(splits: Splits) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Splits as the native library reads them: nodes and positions, sorted."""
+def flat(splits: RecomputeSchedule) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """RecomputeSchedule as the native library reads them: nodes and positions, sorted."""
     if not splits:
         return _NO_SPLITS
     nodes = sorted(splits)
@@ -83,7 +83,11 @@ class StoragePlanner:
             self._library.echo_planner_free(handle)
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+        self,
+        recompute: Choice,
+        match_ranges: Sequence[int],
+        limit: int | None = None,
+        splits: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """Plans the graph in which the entries with ``recompute[entry_id] = 1`` are recomputed.
 
@@ -92,7 +96,7 @@ class StoragePlanner:
         """
         return self._evaluate(recompute, match_ranges, limit, splits or {}, None)
 
-    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
         """``executed[i]``: how often forward node i runs again under this choice (255: or more often)."""
         executed = np.zeros(self._nodes, np.uint8)
         self._evaluate(recompute, (), None, splits or {}, executed)
@@ -112,7 +116,7 @@ class StoragePlanner:
         recompute: Choice,
         match_ranges: Sequence[int],
         limit: int | None,
-        splits: Splits,
+        splits: RecomputeSchedule,
         executed: Choice | None,
     ) -> Evaluation:
         if recompute.shape != (self.entries,) or recompute.dtype != np.uint8:
@@ -143,7 +147,7 @@ class ReferencePlanner:
         self._entries = [Entry(i, o) for i, node in enumerate(training.nodes) for o in range(len(node.outputs))]
         self.entries = len(self._entries)
 
-    def _planned(self, recompute: Choice, splits: Splits | None) -> TrainingGraph:
+    def _planned(self, recompute: Choice, splits: RecomputeSchedule | None) -> TrainingGraph:
         chosen = (self._entries[index] for index in recompute.nonzero()[0])
         return with_clones(self._training, chosen, splits)
 
@@ -152,7 +156,11 @@ class ReferencePlanner:
         return [users[node.user] for node in planned.nodes if not node.forward and node.user is not None]
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+        self,
+        recompute: Choice,
+        match_ranges: Sequence[int],
+        limit: int | None = None,
+        splits: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """As `StoragePlanner.evaluate`; a limit changes nothing."""
         planned = self._planned(recompute, splits)
@@ -161,7 +169,7 @@ class ReferencePlanner:
         kept = sum(self._training.nodes[number].kept for number in clones)
         return Evaluation(tuple(plan_storage(planned, value).total + kept for value in match_ranges), seconds)
 
-    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
         """As `StoragePlanner.executed`."""
         executed = np.zeros(len(self._training.nodes), np.int64)
         np.add.at(executed, self._clones(self._planned(recompute, splits)), 1)
@@ -220,12 +228,16 @@ class Evaluator(Protocol):
     entries: int
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+        self,
+        recompute: Choice,
+        match_ranges: Sequence[int],
+        limit: int | None = None,
+        splits: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """Plans a choice; ``splits`` says where nodes run again, by default once for all backward nodes.
 
         With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit.
         """
 
-    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
         """``executed[i]``: how often forward node i runs again under this choice."""

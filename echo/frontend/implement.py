@@ -28,7 +28,7 @@ from echo.ir.training_node import TrainingNode
 _BACKWARD = "_backward_"
 
 
-def implemented(training: TrainingGraph, rules: Mapping[int, GradientRule]) -> TrainingGraph:
+def apply_gradient_rules(training: TrainingGraph, rules: Mapping[int, GradientRule]) -> TrainingGraph:
     """The training graph in which gradients of the user's nodes (by number) follow these rules.
 
     Where MXNet would then add up gradients in another way, it is ``training`` itself.
@@ -44,7 +44,7 @@ def implemented(training: TrainingGraph, rules: Mapping[int, GradientRule]) -> T
                 splits.append(_Split(number, forward, rule))
             else:
                 nodes[number] = _exchanged(nodes[number], forward, rule)
-    result = replace(training, nodes=tuple(nodes), implementations=dict(rules))
+    result = replace(training, nodes=tuple(nodes), gradient_rules=dict(rules))
     if splits:
         result = _with_second_nodes(result, splits)
     return result if accumulations(result, blocks(result).chunk) == training.accumulations else training

@@ -109,7 +109,9 @@ def refuse(training: TrainingGraph, node: TrainingNode) -> None:
     facts = spec(operator.op)
     if not (facts.in_gradients if forward is None and not node.forward else facts.measurable):
         raise UnmeasurableError(f"{node.op} is not known to be safe to run on its own")
-    if facts.draws({**operator.attrs, **facts.undrawn}):  # the process that measures has none of MXNet's generators
+    if facts.draws(
+        {**operator.attrs, **facts.attrs_without_rng}
+    ):  # the process that measures has none of MXNet's generators
         raise UnmeasurableError(f"{node.op} draws random numbers of its own")
 
 
@@ -133,7 +135,7 @@ def excess(training: TrainingGraph, node: TrainingNode) -> float:
 
 def _attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
     operator = forward_node(training, node) or node
-    attrs = {**attributes(training, node), **spec(operator.op).undrawn}
+    attrs = {**attributes(training, node), **spec(operator.op).attrs_without_rng}
     return {**attrs, "num_args": str(len(node.inputs))} if spec(node.op).counts_inputs else attrs
 
 

@@ -19,7 +19,7 @@ from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
 from echo.ir.graph import Graph
 from echo.ir.op_spec import MIRROR_ATTRIBUTE
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import FLAGS, TensorType, TrainingNode
 
@@ -81,14 +81,18 @@ class MirrorEvaluator:
         self._node_of = np.repeat(np.arange(len(training.nodes)), np.diff(starts))
         self.effort = _BINDS * len(training.nodes)
 
-    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
         """``executed[i] = 1`` for the forward nodes that run again, once each whatever the splits."""
         executed = np.zeros(len(self._seconds), np.uint8)
         executed[self._node_of[recompute.nonzero()[0]]] = 1
         return executed
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+        self,
+        recompute: Choice,
+        match_ranges: Sequence[int],
+        limit: int | None = None,
+        splits: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """The totals of MXNet's planner, rounded up to megabytes; a limit changes nothing, nor do splits."""
         executed = self.executed(recompute)

@@ -18,7 +18,7 @@ from echo.estimators.overhead import Overhead, estimate
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
-from echo.frontend.implement import implemented
+from echo.frontend.implement import apply_gradient_rules
 from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
 from echo.frontend.measure import Meter, race
 from echo.frontend.measurement_process import measuring
@@ -45,7 +45,7 @@ _FUSED = (f"this MXNet would fuse pointwise operators of planned graphs, too, an
           f"{FUSION_VARIABLE}=0 lets echo plan")  # fmt: skip
 
 
-class MxnetSession:
+class MxnetFramework:
     """Answers the planner's questions about one graph (`echo.passes.request.Frontend`).
 
     It asks MXNet nothing twice about the graph, and remembers the chunks that MXNet planned for rewritten graphs.
@@ -71,7 +71,7 @@ class MxnetSession:
         self.subject = subject(graph, binding, self.device, runner)
 
     def _forget(self) -> None:
-        self._derived: list[MxnetSession] = []
+        self._derived: list[MxnetFramework] = []
         self._names: Sequence[str] | None = None
         self._types: Mapping[Entry, TensorType] | None = None
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
@@ -81,13 +81,13 @@ class MxnetSession:
         self._overhead: tuple[TrainingGraph, Overhead] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
-    def anew(self) -> MxnetSession:
+    def anew(self) -> MxnetFramework:
         """A copy of this session that remembers nothing, for callers that keep it."""
         session = copy.copy(self)
         session._forget()
         return session
 
-    def on(self, graph: Graph) -> MxnetSession:
+    def on(self, graph: Graph) -> MxnetFramework:
         """The session of another graph with the same arguments; its ``subject`` stays that of the user's graph."""
         if graph is self.graph:
             return self
@@ -200,13 +200,15 @@ class MxnetSession:
         """Whether gradients of convolutions are cuDNN's, which none of them adds to an array."""
         return self.device == "gpu" and not self.adds
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
-        """The training graph with other implementations of gradients.
+    def apply_gradient_rules(
+        self, training: TrainingGraph, gradient_rules: Mapping[int, GradientRule]
+    ) -> TrainingGraph:
+        """The training graph whose gradients follow these rules.
 
         Where MXNet would then add up gradients in another way, it is ``training`` itself.
         """
-        if self._implemented is None or self._implemented[0] != implementations:
-            self._implemented = (dict(implementations), implemented(training, implementations))
+        if self._implemented is None or self._implemented[0] != gradient_rules:
+            self._implemented = (dict(gradient_rules), apply_gradient_rules(training, gradient_rules))
         return self._implemented[1]
 
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:

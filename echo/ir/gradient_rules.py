@@ -226,7 +226,7 @@ EXCHANGES = frozenset(
 )  # fmt: skip
 
 
-def implementations(
+def gradient_rules(
     training: TrainingGraph,
     onednn: bool,
     copied: AbstractSet[Entry] = frozenset(),

@@ -18,11 +18,11 @@ PLAN_ATTRIBUTE = "__echo_recompute__"
 RANGE_ATTRIBUTE = "__echo_match_range__"
 GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another implementation of the gradient
 # Read by the native hook (``inplace.cc``): "OPERATOR:INPUT>OUTPUT,...;OPERATOR:..." must not be computed in place.
-APART_ATTRIBUTE = "__echo_apart__"
+NO_INPLACE_ATTRIBUTE = "__echo_apart__"
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
-OF_PLANS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
-HOOK_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE, COPY_ATTRIBUTE)
+OF_PLANS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE)
+HOOK_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, COPY_ATTRIBUTE)
 
 
 def is_true(attrs: Mapping[str, str], name: str, default: str = "False") -> bool:
@@ -235,15 +235,14 @@ class Layout:
     """How an operator treats oneDNN's blocked layouts of arrays, on the CPU.
 
     Attributes:
-        source: it makes blocked arrays of plain ones.
-        keeps: its output has the layout of its input, in place or not.
-        hands_on: it is faster on a blocked input, and hands that layout on: it is measured on such an input, too.
-        onednn: oneDNN runs it (``TIsMKLDNN`` in MXNet's source), or it copies nothing for longer than it runs. Any
+        source: it makes blocked arrays of plain ones. keeps: its output has the layout of its input, in place or not.
+        propagates_layout: it is faster on a blocked input, and hands that layout on: it is measured on such an input,
+        too. onednn: oneDNN runs it (``TIsMKLDNN`` in MXNet's source), or it copies nothing for longer than it runs. Any
             other operator keeps plain copies of blocked inputs (`echo.estimators.inplace`).
-        plain: its outputs are plain all the same.
-        identity: in place, it leaves its input in the layout that it has; views make it plain.
-        indifferent: its gradient reads its own output, and computes the same in any layout of it.
-        unsettled: the output of its clone may have another layout than its own: Dropout's clone is a product with the
+        plain: its outputs are plain all the same. identity: in place, it leaves its input in the layout that it has;
+        views make it plain. layout_invariant_grad: its gradient reads its own output, and computes the same in any
+        layout of it. clone_layout_may_differ: the output of its clone may have another layout than its own: Dropout's
+        clone is a product with the
             mask and has that one's layout, the clone of a copy has the layout of the copy's input.
         blocks_all: all of its outputs may be blocked, and not the first alone; the rest are statistics, workspaces and
             gradients of weights.
@@ -251,12 +250,12 @@ class Layout:
 
     source: bool = False
     keeps: When = NEVER
-    hands_on: bool = False
+    propagates_layout: bool = False
     onednn: When = NEVER
     plain: bool = False
     identity: bool = False
-    indifferent: bool = False
-    unsettled: bool = False
+    layout_invariant_grad: bool = False
+    clone_layout_may_differ: bool = False
     blocks_all: bool = False
 
 
@@ -279,39 +278,37 @@ class OpSpec:
         clone_op: the operator that computes its first output again, from its input and its second output, a mask.
         rewrites: it writes into its inputs, moving statistics: on CPUs in backward alone, on cuDNN in the forward pass,
             where the hook's clone leaves them as they are (``gradient.cc``).
-        draws: it draws random numbers, and MXNet does not say so.
-        undrawn: attributes with which it draws nothing, for as long a time: so it is measured.
-        draws_in_training: if it draws random numbers, it draws them in training alone.
-        of_mode: it has to run again in the mode, training or not, in which it ran before. BatchNorm computes something
+        draws: it draws random numbers, and MXNet does not say so. attrs_without_rng: attributes with which it draws
+        nothing, for as long a time: so it is measured. draws_in_training: if it draws random numbers, it draws them in
+        training alone. train_mode_sensitive: it has to run again in the mode, training or not, in which it ran before.
+        BatchNorm computes something
             else outside of training, Pooling does not say where its maxima are, and oneDNN may compute heavy operators
             in another way.
-        reads_plainly: in both passes it gets at an array only through the inputs of its node, never by a way of its own
+        address_stable_reads: in both passes it gets at an array only through the inputs of its node, never by a way of
+        its own
             (`echo.ir.recompute_rules`).
         movable_inputs: the inputs that may be at another address in backward than in forward, as the outputs of nodes
             that ran again are; all where it is None.
         in_place: its gradient comes out as other numbers where it is computed over an array that it reads.
-        looks_early: it looks at its arrays when work is handed out, not when it is done.
-        adds_to_memory: its gradients are added to what memory holds.
-        takes_attrs: its nodes may be given further attributes.
-        unwatched: inputs whose values no result depends on, or that MXNet counts as written in every pass.
-        outputs: how many outputs it has, or the attribute that says it.
-        gradient: MXNet's name of the operator that computes its gradient, of operators whose gradient is exchanged.
-        lighter: the family of rules by which its gradient may read less; None where there are none.
-        stateless_as: the operator that computes the same and keeps no state.
-        gradient_reads: of a fused operator, what the gradient reads; ``table.cc`` of the kernels says the same.
-        flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
-        gathers: it reads no more of its first input than it writes.
-        is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its
+        reads_at_dispatch: it looks at its arrays when work is handed out, not when it is done. adds_to_memory: its
+        gradients are added to what memory holds. takes_attrs: its nodes may be given further attributes.
+        exempt_from_write_check: inputs whose values no result depends on, or that MXNet counts as written in every
+        pass. outputs: how many outputs it has, or the attribute that says it. gradient: MXNet's name of the operator
+        that computes its gradient, of operators whose gradient is exchanged. lighter: the family of rules by which its
+        gradient may read less; None where there are none. stateless_as: the operator that computes the same and keeps
+        no state. gradient_reads: of a fused operator, what the gradient reads; ``table.cc`` of the kernels says the
+        same. flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
+        gathers: it reads no more of its first input than it writes. is_free: no kernel runs for it: a variable; a sum
+        that MXNet has the producer of the second term add up (its
             pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none; what
             adding takes the producer, if it does, is in `echo.estimators.operator_groups`.
-        adds_apart: oneDNN computes the gradient of its weight into another array first where that is added to a sum.
-        measurable: it may run outside of the user's graph, on numbers without meaning.
-        in_gradients: MXNet adds it to gradients, where it needs no attribute but the number of inputs.
-        counts_inputs: its attribute ``num_args`` is the number of its inputs.
-        has_parameters: the batch is the leading dimension of its first input alone; the others are parameters.
-        packs_parameters: each call packs its parameters first, which takes time whatever the batch is.
-        is_index: its first input holds numbers of rows of its second.
-        layout: what it does with oneDNN's layouts.
+        unfused_weight_grad: oneDNN computes the gradient of its weight into another array first where that is added to
+        a sum. measurable: it may run outside of the user's graph, on numbers without meaning. in_gradients: MXNet adds
+        it to gradients, where it needs no attribute but the number of inputs. counts_inputs: its attribute ``num_args``
+        is the number of its inputs. has_parameters: the batch is the leading dimension of its first input alone; the
+        others are parameters. packs_parameters: each call packs its parameters first, which takes time whatever the
+        batch is. is_index: its first input holds numbers of rows of its second. layout: what it does with oneDNN's
+        layouts.
     """
 
     recomputable: bool = False
@@ -322,16 +319,16 @@ class OpSpec:
     clone_op: str = ""
     rewrites: bool = False
     draws: When = NEVER
-    undrawn: Mapping[str, str] = field(default_factory=dict)
+    attrs_without_rng: Mapping[str, str] = field(default_factory=dict)
     draws_in_training: When = NEVER
-    of_mode: When = NEVER
-    reads_plainly: bool = False
+    train_mode_sensitive: When = NEVER
+    address_stable_reads: bool = False
     movable_inputs: frozenset[int] | None = None
     in_place: When = NEVER
-    looks_early: bool = False
+    reads_at_dispatch: bool = False
     adds_to_memory: bool = False
     takes_attrs: bool = True
-    unwatched: Mapping[int, When] = field(default_factory=dict)
+    exempt_from_write_check: Mapping[int, When] = field(default_factory=dict)
     outputs: int | str = 1
     gradient: str = ""
     lighter: GradientRuleFamily | None = None
@@ -340,7 +337,7 @@ class OpSpec:
     flops: Formula | None = None
     gathers: bool = False
     is_free: bool = False
-    adds_apart: bool = False
+    unfused_weight_grad: bool = False
     measurable: bool = False
     in_gradients: bool = False
     counts_inputs: bool = False

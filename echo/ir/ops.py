@@ -48,9 +48,9 @@ _DRAWS = re.compile(
 )
 
 _UNKNOWN = OpSpec()
-_READER = OpSpec(reads_plainly=True)
+_READER = OpSpec(address_stable_reads=True)
 _LIGHT = replace(_READER, recomputable=True, measurable=True)
-_HEAVY = replace(_LIGHT, heavy=True, of_mode=ALWAYS, flops=op_spec.product)
+_HEAVY = replace(_LIGHT, heavy=True, train_mode_sensitive=ALWAYS, flops=op_spec.product)
 _LAYER = replace(_HEAVY, flops=op_spec.recurrent_layer, has_parameters=True, packs_parameters=True, every_output=True)
 
 _NOISE = when("act_type", "leaky", "rrelu")
@@ -59,7 +59,7 @@ _FIXED_GAMMA = when_set("fix_gamma", "True")
 _OUTSIDE_SOFTSIGN = unless("act_type", "", "softsign")
 _BY_ONEDNN = Layout(onednn=ALWAYS)
 _PLAIN = Layout(onednn=ALWAYS, plain=True)
-_HANDS_ON = Layout(hands_on=True, onednn=ALWAYS)
+_HANDS_ON = Layout(propagates_layout=True, onednn=ALWAYS)
 _SOURCE = Layout(source=True, onednn=ALWAYS)
 _SUM = replace(_LIGHT, lighter=GradientRuleFamily.SUM)
 _SOFTMAX = replace(_LIGHT, in_place=_WITH_LENGTHS, layout=Layout(onednn=unless_set("use_length")))
@@ -71,11 +71,12 @@ def _fused(like: OpSpec, gradients: str, inputs: str, outputs: str) -> OpSpec:
 
 _ROWS: tuple[tuple[OpSpec, str], ...] = (
     # Products and convolutions
-    (replace(_HEAVY, flops=op_spec.convolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
+    (replace(_HEAVY, flops=op_spec.convolution, has_parameters=True, unfused_weight_grad=True, layout=_SOURCE,
              lighter=GradientRuleFamily.SPLIT), "Convolution"),
-    (replace(_HEAVY, flops=op_spec.deconvolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
+    (replace(_HEAVY, flops=op_spec.deconvolution, has_parameters=True, unfused_weight_grad=True, layout=_SOURCE,
              movable_inputs=frozenset({0})), "Deconvolution"),  # a CachedOp dies when its others are maps that move
-    (replace(_HEAVY, flops=op_spec.dense, has_parameters=True, adds_apart=True, layout=_PLAIN), "FullyConnected"),
+    (replace(_HEAVY, flops=op_spec.dense, has_parameters=True, unfused_weight_grad=True,
+             layout=_PLAIN), "FullyConnected"),
     (replace(_HEAVY, flops=None, measurable=False), "Correlation"),
     (_HEAVY, """
     dot batch_dot _linalg_gemm _linalg_gemm2 _np_dot _npi_matmul _npi_tensordot
@@ -83,10 +84,11 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     _contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt"""),
     (OpSpec(flops=op_spec.rnn, has_parameters=True, packs_parameters=True, measurable=True, layout=_PLAIN,
             draws_in_training=ALWAYS, draws=When("p", "0", lambda text: float(text) > 0),
-            undrawn={"p": "0"}), "RNN"),
+            attrs_without_rng={"p": "0"}), "RNN"),
 
     # Activations and layers
-    (replace(_LIGHT, layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, hands_on=True, indifferent=True),
+    (replace(_LIGHT, layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, propagates_layout=True,
+                                   layout_invariant_grad=True),
              lighter=GradientRuleFamily.ACTIVATION), "Activation"),
     (replace(_LIGHT, draws=_NOISE, draws_in_training=ALWAYS, in_place=when("act_type", "leaky", "prelu"),
              has_parameters=True, layout=Layout(onednn=when("act_type", "leaky", "leaky", "elu", "gelu")),
@@ -94,17 +96,20 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
      "LeakyReLU"),
     (replace(_LIGHT, needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
     (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", outputs=2,
-             draws_in_training=unless("mode", "training", "always"), layout=Layout(unsettled=True)), "Dropout"),
-    (replace(_LIGHT, rewrites=True, of_mode=unless_set("use_global_stats"),
-             unwatched={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True, layout=_HANDS_ON), "BatchNorm"),
+             draws_in_training=unless("mode", "training", "always"),
+             layout=Layout(clone_layout_may_differ=True)), "Dropout"),
+    (replace(_LIGHT, rewrites=True, train_mode_sensitive=unless_set("use_global_stats"),
+             exempt_from_write_check={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True,
+             layout=_HANDS_ON), "BatchNorm"),
     (replace(_READER, layout=_BY_ONEDNN), "_contrib_BatchNormWithReLU amp_cast amp_multicast"),
     (replace(_LIGHT, needs_hook=True, has_parameters=True), "LayerNorm"),
     (replace(_LIGHT, has_parameters=True), "InstanceNorm"),
     (replace(_READER, measurable=True, has_parameters=True), "GroupNorm"),
     (replace(_READER, measurable=True, layout=_HANDS_ON), "LRN"),
     (replace(_READER, measurable=True), "_rnn_param_concat"),  # 9 ns a float: ten times a Concat of two axes
-    (replace(_LIGHT, every_output=True, of_mode=when("pool_type", "max", "max"),
-             layout=Layout(hands_on=True, onednn=when("pool_type", "max", "max", "avg"), indifferent=True)), "Pooling"),
+    (replace(_LIGHT, every_output=True, train_mode_sensitive=when("pool_type", "max", "max"),
+             layout=Layout(propagates_layout=True, onednn=when("pool_type", "max", "max", "avg"),
+                           layout_invariant_grad=True)), "Pooling"),
     (replace(_SOFTMAX, lighter=GradientRuleFamily.MASKED_SOFTMAX), "softmax"),
     (_SOFTMAX, "log_softmax"),
     (replace(_LIGHT, in_place=_WITH_LENGTHS), "softmin"),
@@ -116,20 +121,21 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_LIGHT, layout=_HANDS_ON, lighter=GradientRuleFamily.CONCAT), "Concat"),
     (replace(_LIGHT, layout=_HANDS_ON), "elemwise_add"),
     (replace(_LIGHT, layout=_HANDS_ON, in_gradients=True, counts_inputs=True), "add_n"),
-    (OpSpec(layout=Layout(hands_on=True)), "_plus ElementWiseSum"),
+    (OpSpec(layout=Layout(propagates_layout=True)), "_plus ElementWiseSum"),
     (OpSpec(layout=Layout(blocks_all=True)), "_backward_Concat"),
     (replace(_LIGHT, every_output=True, outputs="num_outputs", gradient="_backward_SliceChannel",
              stateless_as="_split_v2"), "SliceChannel"),
     (replace(_LIGHT, every_output=True, gradient="_split_v2_backward"), "_split_v2"),
     (replace(_LIGHT, layout=_BY_ONEDNN), "slice"),
     (replace(_LIGHT, layout=_PLAIN), "Reshape Flatten transpose expand_dims"),
-    (replace(_LIGHT, in_gradients=True, layout=replace(_HANDS_ON, identity=True, unsettled=True)), "_copy"),
-    (replace(_LIGHT, layout=Layout(identity=True, unsettled=True)), "_np_copy"),
+    (replace(_LIGHT, in_gradients=True, layout=replace(_HANDS_ON, identity=True,
+                                                        clone_layout_may_differ=True)), "_copy"),
+    (replace(_LIGHT, layout=Layout(identity=True, clone_layout_may_differ=True)), "_np_copy"),
     (replace(_LIGHT, layout=Layout(identity=True)), "BlockGrad"),
     (replace(_READER, layout=Layout(identity=True)), "make_loss"),
-    (replace(_LIGHT, in_gradients=True, unwatched={0: ALWAYS}), "zeros_like"),
-    (replace(_LIGHT, unwatched={0: ALWAYS}), "ones_like"),
-    (replace(_READER, unwatched={0: ALWAYS}), "_contrib_arange_like"),
+    (replace(_LIGHT, in_gradients=True, exempt_from_write_check={0: ALWAYS}), "zeros_like"),
+    (replace(_LIGHT, exempt_from_write_check={0: ALWAYS}), "ones_like"),
+    (replace(_READER, exempt_from_write_check={0: ALWAYS}), "_contrib_arange_like"),
     (replace(_READER, in_gradients=True), "_identity_with_attr_like_rhs"),
     (replace(_READER, is_free=True, in_gradients=True), "_grad_add"),
     (OpSpec(is_free=True), "null"),
@@ -139,7 +145,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_READER, gathers=True), "gather_nd"),
     (replace(_LIGHT, measurable=False), "SequenceMask SequenceLast SequenceReverse"),
     (OpSpec(adds_to_memory=True), "_cond"),
-    (OpSpec(looks_early=True, takes_attrs=False), "Custom"),  # which hands attributes to code of the user's
+    (OpSpec(reads_at_dispatch=True, takes_attrs=False), "Custom"),  # which hands attributes to code of the user's
 
     # Fused kernels
     (_fused(replace(_HEAVY, flops=op_spec.attention), "10", "1111111", "11"), "_echo_attention"),

@@ -26,7 +26,7 @@ from echo.ir.training_node import TrainingNode
 def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
     """Why the map that an operator reads at this input has to stay where it is; empty if it may run again, or move."""
     facts = spec(op)
-    if not facts.reads_plainly:
+    if not facts.address_stable_reads:
         return f"{op} is not known to read its inputs through its inputs alone"
     if facts.movable_inputs is not None and position not in facts.movable_inputs:
         return f"input {position} of {op} must not move"

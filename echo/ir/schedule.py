@@ -24,7 +24,7 @@ from echo.ir.training_node import NO_NUMBERS, TrainingNode
 #
 # This is the specification of ``echo/native/planner/schedule.cc``; `replay` checks the schedules of both.
 
-Splits = Mapping[int, Sequence[int]]  # node: positions, ascending
+RecomputeSchedule = Mapping[int, Sequence[int]]  # node: positions, ascending
 
 
 class Step(NamedTuple):
@@ -44,7 +44,7 @@ class Replayed(NamedTuple):
 @dataclass
 class _Run:
     training: TrainingGraph
-    splits: Splits
+    splits: RecomputeSchedule
     again: Container[Entry] | None
     steps: list[Step] = field(default_factory=list)
     copies: set[tuple[int, int]] = field(default_factory=set)  # (node, copy)
@@ -74,7 +74,7 @@ class _Run:
         self.steps.append(Step(slot, slot))
 
 
-def steps_of(training: TrainingGraph, splits: Splits, again: Container[Entry] | None = None) -> list[Step]:
+def steps_of(training: TrainingGraph, splits: RecomputeSchedule, again: Container[Entry] | None = None) -> list[Step]:
     """The steps of a training step, in order; only entries in ``again``, by default all, are read from copies."""
     run = _Run(training, splits, again)
     for number, node in training.operators():
@@ -129,7 +129,7 @@ def _peak(training: TrainingGraph, order: Sequence[int], last_use: Mapping[tuple
     return peak
 
 
-def once(training: TrainingGraph, nodes: Iterable[int]) -> Splits:
+def once(training: TrainingGraph, nodes: Iterable[int]) -> RecomputeSchedule:
     """The splits that recompute each of these nodes once, for all backward nodes."""
     first = first_backward(training)
     return {int(node): (first,) for node in sorted(nodes)}
@@ -152,7 +152,7 @@ CLONE_SUFFIX = "_echo"
 class _Builder:
     training: TrainingGraph
     recompute: frozenset[Entry]
-    splits: Splits
+    splits: RecomputeSchedule
 
     def __post_init__(self) -> None:
         self.nodes: list[TrainingNode] = list(self.training.nodes)
@@ -223,7 +223,9 @@ class _Builder:
             self.nodes[number] = node.having(inputs=inputs)
 
 
-def with_clones(training: TrainingGraph, recompute: Iterable[Entry], splits: Splits | None = None) -> TrainingGraph:
+def with_clones(
+    training: TrainingGraph, recompute: Iterable[Entry], splits: RecomputeSchedule | None = None
+) -> TrainingGraph:
     """The training graph in which backward nodes read the entries in ``recompute`` from clones.
 
     There is one clone of each node, or as many as its ``splits`` say (`echo.ir.schedule`). Nodes come in the new

@@ -119,7 +119,7 @@ class TrainingGraph:
     accumulations: tuple[bool, ...] = ()
     runner: str = EXECUTOR
     pool: MemoryPool | None = None
-    implementations: Mapping[int, GradientRule] = field(default_factory=dict)
+    gradient_rules: Mapping[int, GradientRule] = field(default_factory=dict)
     apart: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -253,7 +253,7 @@ class TrainingGraph:
             "accumulations": list(self.accumulations),
             "runner": self.runner,
             "pool": self.pool and vars(self.pool),
-            "implementations": {str(number): rule.text for number, rule in self.implementations.items()},
+            "implementations": {str(number): rule.text for number, rule in self.gradient_rules.items()},
             "apart": {str(number): text for number, text in self.apart.items()},
             "outputs": [list(entry[:2]) for entry in self.outputs],
             "nodes": [node_to_json(node) for node in self.nodes],
@@ -277,7 +277,7 @@ class TrainingGraph:
                 accumulations=tuple(map(bool, value["accumulations"])),
                 runner=str(value.get("runner", EXECUTOR)),
                 pool=MemoryPool(**value["pool"]) if value.get("pool") else None,
-                implementations={
+                gradient_rules={
                     int(key): GradientRule.parse(str(text)) for key, text in value.get("implementations", {}).items()
                 },
                 apart={int(key): str(text) for key, text in value.get("apart", {}).items()},

@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
-from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may_be_blocked, relaid, with_kept
+from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may_be_blocked, relaid, with_layout_copies
 from echo.estimators.overhead import Overhead
-from echo.ir.gradient_rules import implementations
+from echo.ir.gradient_rules import gradient_rules
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.recompute_rules import all_outputs, why_not, why_not_reader
@@ -38,12 +38,12 @@ class Differentiate:
         training = frontend.differentiate()
         if not frontend.hook:
             return training
-        training = with_kept(as_stock(training, frontend.device), frontend.device)
-        if request.why_as_it_is:
+        training = with_layout_copies(as_stock(training, frontend.device), frontend.device)
+        if request.memory_frozen_reason:
             return training
         copied_entries = copied(training, frontend.device)
-        rules = implementations(training, frontend.onednn, copied_entries, frontend.cudnn)
-        return frontend.implemented(training, rules) if rules else training
+        rules = gradient_rules(training, frontend.onednn, copied_entries, frontend.cudnn)
+        return frontend.apply_gradient_rules(training, rules) if rules else training
 
 
 # Which feature maps may be recomputed at all: safe operators, and what the user insists on.
@@ -79,7 +79,7 @@ class FindCandidates:
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
         outputs_stay = _why_outputs_stay(training, request.frontend.device)
-        graph_stays = request.why_as_it_is
+        graph_stays = request.memory_frozen_reason
         unsettled = _unsettled(request, training)
         draws = training.runner == EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
@@ -136,7 +136,11 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
     for number, node in training.operators():
         if not node.forward or not may_be_blocked(node.outputs[0]):
             continue
-        if (spec(node.op).layout.unsettled and number not in settled) or node.ignored or not request.frontend.hook:
+        if (
+            (spec(node.op).layout.clone_layout_may_differ and number not in settled)
+            or node.ignored
+            or not request.frontend.hook
+        ):
             reasons[number] = _UNSETTLED
     return reasons
 
@@ -150,7 +154,7 @@ def _draws_in_inference(training: TrainingGraph) -> bool:
 
 def _is_of_mode(node: TrainingNode) -> bool:
     """Whether the node would have to run again in the mode of the forward pass (`echo.runtime.executor`)."""
-    return bool(spec(node.op).clone_op) or spec(node.op).of_mode(node.attrs)
+    return bool(spec(node.op).clone_op) or spec(node.op).train_mode_sensitive(node.attrs)
 
 
 def _why_outputs_stay(training: TrainingGraph, device: str) -> dict[int, str]:
@@ -242,7 +246,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class EstimateOverhead:
+class EstimateCost:
     """``time_limit``: seconds of work that measuring may take, or for long steps up to twice as many.
 
     Operators that are not measured by then are estimated. By the clock, measuring ends after a third of the time that

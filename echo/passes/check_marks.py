@@ -10,13 +10,13 @@ import re
 from typing import Any, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.estimators.inplace import as_stock, copied, moved, read_too_late
-from echo.ir.gradient_rules import implementations, known
+from echo.estimators.inplace import as_stock, copied, moved, shape_only_hazard
+from echo.ir.gradient_rules import gradient_rules, known
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import (
-    APART_ATTRIBUTE,
     GRADIENT_ATTRIBUTE,
     MIRROR_ATTRIBUTE,
+    NO_INPLACE_ATTRIBUTE,
     PLAN_ATTRIBUTE,
     RANGE_ATTRIBUTE,
     GradientRule,
@@ -39,7 +39,7 @@ _VALUES = {
         PLAN_ATTRIBUTE: re.compile(f"{_NUMBERS}(@{_NUMBERS})?"),
         RANGE_ATTRIBUTE: re.compile(r"-1s?|0|[1-9][0-9]{0,8}"),
         GRADIENT_ATTRIBUTE: re.compile(r"[^\x00]+"),  # one of few, looked up below
-        APART_ATTRIBUTE: re.compile(f"{_APART}(;{_APART})*"),
+        NO_INPLACE_ATTRIBUTE: re.compile(f"{_APART}(;{_APART})*"),
     },
     "mirror": {MIRROR_ATTRIBUTE: re.compile(r"True")},
     "none": {},
@@ -151,9 +151,9 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
     _check_gradients(graph, training, texts, frontend)
     present = {node.user for node in training.nodes}
     rules = {number: GradientRule.parse(text) for number, text in texts.items() if number in present}
-    changed = frontend.implemented(training, rules) if rules else training
+    changed = frontend.apply_gradient_rules(training, rules) if rules else training
     _check_recomputed(graph, changed, plan, frontend)
-    late = read_too_late(graph, changed, frontend.device)
+    late = shape_only_hazard(graph, changed, frontend.device)
     if late and plan.match_range != ASSIGNED:
         raise GraphError(f"match_range: {late!r} may find another array in the memory of an input of which it reads "
                          f"the shape, expected {ASSIGNED}, got {plan.match_range}")  # fmt: skip
@@ -179,11 +179,11 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
     """Raises unless operators work in place where they do in the user's graph (`echo.estimators.inplace`)."""
     attrs = {mark.node: mark.attrs for mark in plan.marks}
     changes = any(PLAN_ATTRIBUTE in mark.attrs or GRADIENT_ATTRIBUTE in mark.attrs for mark in plan.marks)
-    expected_marks = on_equal_nodes(graph, training, APART_ATTRIBUTE, training.apart) if changes else {}
+    expected_marks = on_equal_nodes(graph, training, NO_INPLACE_ATTRIBUTE, training.apart) if changes else {}
     for number in {*attrs, *expected_marks}:
-        got, expected = (marks.get(number, {}).get(APART_ATTRIBUTE) for marks in (attrs, expected_marks))
+        got, expected = (marks.get(number, {}).get(NO_INPLACE_ATTRIBUTE) for marks in (attrs, expected_marks))
         if got != expected:
-            raise GraphError(f"marks: node {number}: expected {expected!r} in {APART_ATTRIBUTE}, got {got!r}")
+            raise GraphError(f"marks: node {number}: expected {expected!r} in {NO_INPLACE_ATTRIBUTE}, got {got!r}")
     number_of = {node.user: number for number, node in training.operators() if node.forward}
     slots = _backward(training)
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
@@ -219,7 +219,7 @@ def _check_gradients(graph: Graph, training: TrainingGraph, texts: Mapping[int, 
     if not texts:
         return
     ways = (frozenset(), copied(training, frontend.device)) if frontend.hook else ()
-    allowed = [implementations(training, frontend.onednn, entries, frontend.cudnn) for entries in ways]
+    allowed = [gradient_rules(training, frontend.onednn, entries, frontend.cudnn) for entries in ways]
     marks = [gradient_marks(graph, training, marks_of_way) for marks_of_way in allowed]
     for number, text in texts.items():
         if all(marks_of_way.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for marks_of_way in marks):

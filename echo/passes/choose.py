@@ -15,8 +15,8 @@ from echo.passes.patterns.apply import Fused, Place
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
-from echo.passes.trial import Offer, Planned, Refinement, Trial, choose, inside, stock_memory
-from echo.plans.decisions import Memory, Missed
+from echo.passes.trial import Planned, Proposal, Refinement, Trial, choose, inside, stock_memory
+from echo.plans.decisions import Memory, MissedFusion
 from echo.plans.plan import Plan
 
 
@@ -34,7 +34,7 @@ def plan(request: Request, stages: Stages) -> Planned:
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
-    if request.why_as_it_is:
+    if request.memory_frozen_reason:
         request = replace(request, options=replace(request.options, fuse=False))
     best = _best(request, stages)
     if best.missed is not None and request.unreached:
@@ -78,7 +78,7 @@ def _bases(request: Request, stages: Stages) -> Iterator[Trial]:
     fused, has_plan = Fused(request.graph), False
     rejected: Trial | None = None
     seen: tuple[Place, ...] = ()
-    worse: dict[Place, Missed] = {}
+    worse: dict[Place, MissedFusion] = {}
     for index, stage in enumerate(stages.bases):
         base, asked = None, _with_its_part(request, len(stages.bases) - index + 4)
         with request.fallback_scope(stage.label):
@@ -117,7 +117,8 @@ def _trial_of_users_graph(
 ) -> Trial | None:
     """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``).
 
-    The user's wishes may be possible with fused operators alone: then the first rejected base, if there is one.
+    The user's user_constraints may be possible with fused operators alone: then the first rejected base, if there is
+    one.
     """
     with request.fallback_scope("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:
@@ -133,13 +134,13 @@ def _refined(request: Request, stages: Stages, base: Trial, stage: Refinement) -
 
     Otherwise it returns the chosen trial, with a note that says why the refinement was rejected.
     """
-    offer: Offer | None = None
+    offer: Proposal | None = None
     with request.fallback_scope(stage.label):
         offer = run((stage,), [request, base.fused], request.progress)[stage.gives]
     if offer is None:
         return base
     if offer.fused is None:
-        return base.unrefined(offer.stays)
+        return base.unrefined(offer.unchanged)
     variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
     if not reason:
         with request.fallback_scope(stage.label):
@@ -150,7 +151,7 @@ def _refined(request: Request, stages: Stages, base: Trial, stage: Refinement) -
     if variant is not None and not reason:
         return variant
     without = base.plan if base.planned else None
-    return base.unrefined(offer.declined(request, without, reason), variant.missed if variant else None)
+    return base.unrefined(offer.rejected(request, without, reason), variant.missed if variant else None)
 
 
 def _refined_trial(request: Request, stages: Stages, base: Trial, fused: Fused) -> Trial:
@@ -165,7 +166,7 @@ def _refined_trial(request: Request, stages: Stages, base: Trial, fused: Fused) 
     return from_base if searched is None else min(searched, from_base, key=lambda each: _cost(request, each.plan))
 
 
-def _why_rejected(request: Request, stage: Refinement, offer: Offer, base: Trial, variant: Trial | None) -> str:
+def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Trial, variant: Trial | None) -> str:
     if variant is None:
         return f"{stage.label} cannot be planned"
     if variant.missed:

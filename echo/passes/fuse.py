@@ -46,9 +46,9 @@ class Fuse:
         norm = "" if request.options.fuse == MEMORY else normed_state(request.graph)
         if norm:
             return Fused(request.graph, notes=(Note(_BITS.format(name=repr(norm))),), bits=norm)
-        wishes, frontend = request.options.wishes, request.frontend
+        user_constraints, frontend = request.options.user_constraints, request.frontend
         fused = with_operators(request, MASKS if self.layers else MASKS | LAYERS)
-        if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in wishes):
+        if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in user_constraints):
             return Fused(request.graph)  # so that the error names the user's own operators
         if fused.places and frontend.why_no_fusion:
             return Fused(request.graph, notes=(Note(f"no operator is fused: {frontend.why_no_fusion}"),))
@@ -61,12 +61,12 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     No operator whose workspace is larger than what MXNet gives takes a place: it would fail when it runs. Nor does one
     that may be slower on this device than what is there, unless the user asks for memory (`echo.passes.fusion_timing`).
     """
-    frontend, wished = request.frontend, named(request.graph, request.options.wishes)
+    frontend, pinned = request.frontend, named(request.graph, request.options.user_constraints)
     refused: dict[tuple[str, str], str] = {}
     why_slower = FusionProfitability(request)
     while True:
         fused = fuse(
-            request.graph, frontend.types, frontend.adds, wished, without, refused, why_slower, frontend.setting,
+            request.graph, frontend.types, frontend.adds, pinned, without, refused, why_slower, frontend.setting,
             None if frontend.why_no_fusion else frontend.inferred,
         )  # fmt: skip
         if not fused.places or frontend.why_no_fusion:

@@ -172,7 +172,8 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
     """Runs the passes in order and returns every value by its type; a pass whose value is there at first does not run.
 
     Raises:
-        EchoError: a pass failed; the error names it and the passes before it. Errors that are about the user's wishes
+        EchoError: a pass failed; the error names it and the passes before it. Errors that are about the user's
+        user_constraints
             (`OptionError`, `BudgetError`) are raised as they are.
     """
     values: dict[type, Any] = {type(value): value for value in initial_values}
@@ -311,7 +312,7 @@ def _(rewritten: Rewritten, before: Mapping[type, Any]) -> None:
 
 @check.register(Confirmed)
 def _(confirmed: Confirmed, before: Mapping[type, Any]) -> None:
-    stock, needed = before[TrainingGraph].planned_bytes, confirmed.planned_bytes + confirmed.kept_bytes
+    stock, needed = before[TrainingGraph].planned_bytes, confirmed.planned_bytes + confirmed.layout_copy_bytes
     insists = before[Request].options.recompute
     _expect(insists or needed <= stock, f"no more than the {stock:,} bytes of the graph without a plan, got {needed:,}")
 

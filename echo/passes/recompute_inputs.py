@@ -50,7 +50,7 @@ def _above(graph: Graph, entry: Entry, new_nodes: AbstractSet[int]) -> Iterator[
 
 def _reads(node: Node, place: int) -> bool:
     """Whether a result depends on an input that can be watched."""
-    return not spec(node.op).unwatched.get(place, NEVER)(node.attrs)
+    return not spec(node.op).exempt_from_write_check.get(place, NEVER)(node.attrs)
 
 
 def written(name: str) -> str:

@@ -22,7 +22,7 @@ from echo.passes.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product,
 from echo.passes.patterns.substitute import applied
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.plans.decisions import Missed, Note
+from echo.plans.decisions import MissedFusion, Note
 from echo.plans.plan import Plan
 from echo.system.terminal import MB
 
@@ -31,23 +31,23 @@ from echo.system.terminal import MB
 
 @dataclass(frozen=True)
 class Masked:
-    """``stays`` is the graph as it was, ``fused`` the graph with masks as bits, None where it has no such masks.
+    """``unchanged`` is the graph as it was, ``fused`` the graph with masks as bits, None where it has no such masks.
 
     ``bytes`` are the bytes of those masks as numbers.
     """
 
-    stays: Fused
+    unchanged: Fused
     fused: Fused | None = None
     bytes: int = 0
 
-    def declined(self, request: Request, without: Plan | None, reason: str) -> Fused:
+    def rejected(self, request: Request, without: Plan | None, reason: str) -> Fused:
         """Returns the unchanged graph, with the masks that are not packed into bits as near-misses."""
         if self.fused is None:
-            return self.stays
+            return self.unchanged
         small = without is not None and self._is_small(without)
         places = [place for place in self.fused.places if place[0] in MASKS]
         missed = (near_miss(request.graph, place, reason, small) for place in places)
-        return replace(self.stays, missed=(*self.stays.missed, *missed))
+        return replace(self.unchanged, missed=(*self.unchanged.missed, *missed))
 
     def _is_small(self, without: Plan) -> bool:
         return self.bytes < RULES.mask_bytes * without.after.chosen
@@ -88,8 +88,8 @@ class PackMasks:
         frontend, options = request.frontend, request.options
         if not options.fuses or frontend.why_no_fusion:
             return Masked(fused)
-        wished = named(request.graph, options.wishes)
-        masks, near_misses = find(request.graph, wished, frozenset(PATTERNS) - MASKS, setting=frontend.setting)
+        pinned = named(request.graph, options.user_constraints)
+        masks, near_misses = find(request.graph, pinned, frozenset(PATTERNS) - MASKS, setting=frontend.setting)
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}
@@ -113,21 +113,21 @@ _FLOATS = ("float32", "float64", "float16")
 
 @dataclass(frozen=True)
 class Batched:
-    """``stays`` is the graph as it was, with the reasons for each family that stays as it is.
+    """``unchanged`` is the graph as it was, with the reasons for each family that stays as it is.
 
     ``fused`` is the graph with other layouts, None where none is faster. These save ``saved`` seconds a step, and
     ``gains`` has a text about each family.
     """
 
-    stays: Fused
+    unchanged: Fused
     fused: Fused | None = None
     saved: float = 0.0
     gains: tuple[str, ...] = ()
 
-    def declined(self, _: Request, __: Plan | None, reason: str) -> Fused:
+    def rejected(self, _: Request, __: Plan | None, reason: str) -> Fused:
         """The graph as it was, with a note on the gain of each layout that is left out."""
         more = (Note(f"left as it is ({reason}): {text}") for text in self.gains)
-        return replace(self.stays, notes=(*self.stays.notes, *more))
+        return replace(self.unchanged, notes=(*self.unchanged.notes, *more))
 
     def why_not_tried(self, _: Request, __: Plan) -> str:
         """Returns an empty text: a graph with faster layouts is always planned."""
@@ -181,10 +181,10 @@ class BatchProducts:
     def _choices(self, request: Request, view: View, product_families: Sequence[Family]) -> list[_Choice]:
         frontend = request.frontend.on(view.graph)
         types, table, end = frontend.types(), frontend.cost_table(), time.perf_counter() + self.time_limit
-        wished = named(view.graph, request.options.wishes)
+        pinned = named(view.graph, request.options.user_constraints)
         choices = []
         for family in product_families:
-            if not wished.isdisjoint([*family.members, *family.duplicates]):
+            if not pinned.isdisjoint([*family.members, *family.duplicates]):
                 choices.append(_Choice("keep or recompute names one of these products"))
                 continue
             product = _product(view, family, types)
@@ -212,8 +212,8 @@ def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequen
     return Batched(stays, fused, sum(choice.saved for choice in choices), gains)
 
 
-def _missed(view: View, number: int, reason: str) -> Missed:
-    return Missed(number, view.graph.nodes[number].name, NAME, reason)
+def _missed(view: View, number: int, reason: str) -> MissedFusion:
+    return MissedFusion(number, view.graph.nodes[number].name, NAME, reason)
 
 
 def _product(view: View, family: Family, types: Types) -> Product | str:

@@ -9,7 +9,7 @@ from typing import Callable, Iterator, Mapping, NamedTuple, Protocol, Sequence
 from echo.errors import BudgetError, OptionError, UnsupportedError, one_line
 from echo.estimators.cost_table import CostTable
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
-from echo.estimators.inplace import why_as_it_is
+from echo.estimators.inplace import memory_frozen_reason
 from echo.estimators.overhead import Overhead
 from echo.estimators.storage_planner import Evaluator
 from echo.ir.graph import Entry, Graph, Setting
@@ -77,7 +77,9 @@ class Oracle(Protocol):
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
+    def apply_gradient_rules(
+        self, training: TrainingGraph, gradient_rules: Mapping[int, GradientRule]
+    ) -> TrainingGraph:
         """The training graph in which the gradients of some nodes are computed by these rules."""
 
     def stock_bytes(self) -> int:
@@ -164,9 +166,9 @@ class Request:
         return self.deadline.is_over or any(note.kind is NoteKind.LATE for note in self.notes)
 
     @property
-    def why_as_it_is(self) -> str:
+    def memory_frozen_reason(self) -> str:
         """Why nothing about the memory of the graph may change; empty where it may."""
-        return why_as_it_is(self.graph, self.frontend.device)
+        return memory_frozen_reason(self.graph, self.frontend.device)
 
     def note_late(self) -> None:
         """Adds the note that the search was stopped, once."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Iterable, Iterator, Mapping
 
 from echo.estimators.footprint import Footprint, footprint
-from echo.estimators.inplace import read_too_late
+from echo.estimators.inplace import shape_only_hazard
 from echo.estimators.overhead import Overhead
 from echo.estimators.storage_planner import blocks
 from echo.ir.graph import Entry, Graph
-from echo.ir.op_spec import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, GradientRule
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, GradientRule
 from echo.ir.ops import spec
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import ASSIGNED, KEEPS_MEMORY, TrainingGraph, common_subexpressions
@@ -71,9 +71,9 @@ class Rewrite:
                 outputs[duplicate], splits[duplicate] = outputs[number], splits[number]
         default_range = request.frontend.match_range
         match_range = None if selection.match_range == default_range else selection.match_range
-        graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
-        if outputs or training.implementations:
-            graph = graph.with_attrs(on_equal_nodes(request.graph, training, APART_ATTRIBUTE, training.apart))
+        graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.gradient_rules))
+        if outputs or training.gradient_rules:
+            graph = graph.with_attrs(on_equal_nodes(request.graph, training, NO_INPLACE_ATTRIBUTE, training.apart))
         static = training.runner in KEEPS_MEMORY
         return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits, static), match_range)
 
@@ -109,13 +109,14 @@ def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
 class Confirmed:
     """``planned_bytes``: MXNet's own figure for the graph to bind. ``accepted``: the rewritten graph is bound.
 
-    Operators that run again keep ``kept_bytes`` beside that. ``reason`` says why the rewritten graph is not bound.
+    Operators that run again keep ``layout_copy_bytes`` beside that. ``reason`` says why the rewritten graph is not
+    bound.
     """
 
     planned_bytes: int
     accepted: bool
     reason: str = ""
-    kept_bytes: int = 0
+    layout_copy_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,17 @@ class Confirm:
         if accumulations != training.accumulations:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
             return Confirmed(training.planned_bytes, False, reason)
-        late = read_too_late(request.graph, training, request.frontend.device)
+        late = shape_only_hazard(request.graph, training, request.frontend.device)
         if late and match_range != ASSIGNED:
             reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
             return Confirmed(training.planned_bytes, False, reason)
         kept = _kept(training, marks_of(request.graph, rewritten.graph))
         reason = "" if request.options.recompute else _too_little(request, training, planned + kept)
-        return Confirmed(training.planned_bytes, False, reason) if reason else Confirmed(planned, True, kept_bytes=kept)
+        return (
+            Confirmed(training.planned_bytes, False, reason)
+            if reason
+            else Confirmed(planned, True, layout_copy_bytes=kept)
+        )
 
 
 def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
@@ -167,7 +172,7 @@ def _too_dear(
     cost = selection.seconds / overhead.step_seconds if overhead.step_seconds else 0.0
     if asks or request.fused or not overhead.is_timed or cost <= RULES.cost:
         return ""
-    saved = training.planned_bytes - confirmed.planned_bytes - confirmed.kept_bytes
+    saved = training.planned_bytes - confirmed.planned_bytes - confirmed.layout_copy_bytes
     part = saved / max(1, training.planned_bytes + sum(request.static.values()))
     return "" if part >= RULES.gain else f"recomputation would save {part:.1%} of all bytes for {cost:.1%} of the time"
 
@@ -211,7 +216,7 @@ class Explain:
         return Plan(
             decisions=tuple(explain.decisions()),
             before=memory(request, _stock(request, training), training.planned_bytes),
-            after=_with_kept(memory(request, after, confirmed.planned_bytes), confirmed.kept_bytes),
+            after=_with_kept(memory(request, after, confirmed.planned_bytes), confirmed.layout_copy_bytes),
             match_range=match_range,
             step_seconds=overhead.step_seconds,
             overhead_seconds=seconds,
@@ -228,7 +233,7 @@ class Explain:
 
 
 def _stock(request: Request, training: TrainingGraph) -> TrainingGraph:
-    return request.frontend.differentiate() if request.details and training.implementations else training
+    return request.frontend.differentiate() if request.details and training.gradient_rules else training
 
 
 def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
@@ -246,12 +251,12 @@ def _with_kept(planned: Memory, kept: int) -> Memory:
 def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
     if not request.frontend.hook:
         yield "the native hook cannot be used: MXNet's own attributes apply the plan, within their limits"
-    if confirmed.planned_bytes + confirmed.kept_bytes > training.planned_bytes:
+    if confirmed.planned_bytes + confirmed.layout_copy_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
     if confirmed.accepted and request.frontend.fuses:
         yield "pointwise operators stay apart, which MXNet would fuse (MXNET_USE_FUSION): bytes before are with fusion"
-    if confirmed.accepted and training.implementations:
-        lighter = counted(len(training.implementations), "gradient")
+    if confirmed.accepted and training.gradient_rules:
+        lighter = counted(len(training.gradient_rules), "gradient")
         yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
     if overhead.measured == 0:
         yield "no operator was measured: seconds are estimates"

@@ -8,11 +8,11 @@ from typing import ClassVar, Mapping
 
 from echo.errors import BudgetError, OptionError
 from echo.estimators.footprint import footprint, held_at_peak
-from echo.estimators.inplace import moved, read_too_late
+from echo.estimators.inplace import moved, shape_only_hazard
 from echo.estimators.overhead import Overhead
 from echo.estimators.storage_planner import Choice, blocks
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits, with_clones
+from echo.ir.schedule import RecomputeSchedule, with_clones
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
@@ -44,7 +44,7 @@ class Selection:
     """
 
     recompute: frozenset[Entry]
-    splits: Splits
+    splits: RecomputeSchedule
     runs: Mapping[int, int]
     match_range: int
     planned_bytes: int
@@ -136,7 +136,7 @@ def _problem(
     evaluator, effort = request.frontend.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
     default_range = request.frontend.match_range
-    as_it_is = bool(request.why_as_it_is)
+    as_it_is = bool(request.memory_frozen_reason)
     other_ranges = () if as_it_is else tuple(value for value in MATCH_RANGES if value != default_range)
     warm_start = request.warm_start
     few = _tries_all(training, candidates, effort)
@@ -156,7 +156,7 @@ def _problem(
         warm_start=warm_start if fits else None,
         # a dynamic CachedOp allocates chunks as it runs, and frees each with the arrays in it
         assigns=assigns,
-        assigned_only=assigns and bool(read_too_late(request.graph, training, request.frontend.device)),
+        assigned_only=assigns and bool(shape_only_hazard(request.graph, training, request.frontend.device)),
         once=not request.frontend.hook,
         deadline=request.deadline.with_room(),
         progress=lambda text: request.progress(f"select: {text}"),
@@ -202,7 +202,7 @@ def _choose(request: Request, problem: Problem) -> Selection:
     return _selection(problem, splits)
 
 
-def _selection(problem: Problem, splits: Splits) -> Selection:
+def _selection(problem: Problem, splits: RecomputeSchedule) -> Selection:
     choice, value = problem.choice(list(splits)), problem.value(splits)
     executed = problem.evaluator.executed(choice, splits)
     return Selection(

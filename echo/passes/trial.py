@@ -7,7 +7,7 @@ from typing import ClassVar, Iterator, NamedTuple, Protocol, Sequence
 
 from echo.errors import BudgetError, GraphError
 from echo.ir.graph import Graph
-from echo.passes.analysis import EstimateOverhead
+from echo.passes.analysis import EstimateCost
 from echo.passes.fuse import CountWorkspaces, Workspaces
 from echo.passes.pass_manager import run, trace
 from echo.passes.patterns import MASKS
@@ -15,7 +15,7 @@ from echo.passes.patterns.apply import Fused, Place, near_miss
 from echo.passes.request import Request
 from echo.passes.rewrite import memory
 from echo.passes.rules import RULES
-from echo.plans.decisions import HIDDEN, Memory, Missed, Note
+from echo.plans.decisions import HIDDEN, Memory, MissedFusion, Note
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
 from echo.policies.problem import WarmStart
@@ -120,7 +120,7 @@ class Trial:
         missed = (near_miss(user, place, reason) for place in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
-    def near_misses(self, user: Graph, slower: str = "") -> dict[Place, Missed]:
+    def near_misses(self, user: Graph, slower: str = "") -> dict[Place, MissedFusion]:
         """Its fused operators as near-misses, because together they are ``slower`` or need more memory than the user's
         own graph.
         """
@@ -161,14 +161,14 @@ class Trial:
         return self.planned._replace(plan=plan)
 
 
-class Offer(Protocol):
-    """The value of a refinement: ``stays`` is the graph as it was, ``fused`` the refined one or None.
+class Proposal(Protocol):
+    """The value of a refinement: ``unchanged`` is the graph as it was, ``fused`` the refined one or None.
 
-    ``stays`` has all near-misses, also those of the refinement.
+    ``unchanged`` has all near-misses, also those of the refinement.
     """
 
     @property
-    def stays(self) -> Fused: ...
+    def unchanged(self) -> Fused: ...
     @property
     def fused(self) -> Fused | None: ...
     def why_not_tried(self, request: Request, without: Plan) -> str:
@@ -177,7 +177,7 @@ class Offer(Protocol):
     def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:
         """Why the refined graph is left, judged by the plans without and with it; empty where it is taken."""
 
-    def declined(self, request: Request, without: Plan | None, reason: str) -> Fused:
+    def rejected(self, request: Request, without: Plan | None, reason: str) -> Fused:
         """Returns the unchanged graph, and why it is not refined; ``without`` is its plan, where it has one."""
 
 
@@ -193,7 +193,7 @@ class Refinement(Protocol):
     needs: ClassVar[tuple[type, ...]]
     gives: ClassVar[type]
 
-    def run(self, request: Request, fused: Fused) -> Offer: ...
+    def run(self, request: Request, fused: Fused) -> Proposal: ...
 
 
 def choose(trials: Sequence[Trial], user: Graph) -> Trial:
@@ -280,7 +280,7 @@ def _stock_seconds(request: Request) -> float | None:
     if not request.details and request.warm_start is not None:
         return None
     with request.fallback_scope("a look at the time of the user's own graph"):
-        overhead = EstimateOverhead().run(request, request.frontend.differentiate())
+        overhead = EstimateCost().run(request, request.frontend.differentiate())
         return overhead.step_seconds if overhead.is_timed else None
     return None
 

@@ -93,7 +93,7 @@ def follow(model: Found, graph: Graph, frontend: Frontend, options: Options) -> 
     if not confirmed.accepted:
         raise GraphError(confirmed.reason)
     request = replace(request, workspaces=CountWorkspaces().run(request).bytes if plan.fused else 0)
-    kept = {KEPT: confirmed.kept_bytes} if confirmed.kept_bytes else {}
+    kept = {KEPT: confirmed.layout_copy_bytes} if confirmed.layout_copy_bytes else {}
     after = Memory(confirmed.planned_bytes, 0, {**request.static, **kept}, {}, {})
     before = Memory(frontend.stock_bytes(), 0, _without_workspaces(request, hidden), {}, {})
     if after.total > before.total:

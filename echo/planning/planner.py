@@ -25,7 +25,7 @@ from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, NoteKind
 from echo.plans.options import SEARCH, Options
 from echo.plans.plan import Plan, Summary
-from echo.plans.why import Flip, Flipper
+from echo.plans.why import Alternative, Alternatives
 from echo.policies.least import Known
 from echo.policies.problem import WarmStart
 from echo.system.process import Deadline, trim_after, without_garbage_collection
@@ -137,7 +137,7 @@ class Planner:
                     result = self._remembered(request, frontend, leader)
                     if leader is None:
                         self._remember_model(_model_of(frontend, options), result)
-            return self._with_flipper(request, frontend, result)
+            return self._with_alternatives(request, frontend, result)
 
     def follow(self, session: Callable[[], Session], options: Options) -> Found | None:
         """Returns the plan for further shapes of a model without a search.
@@ -157,7 +157,7 @@ class Planner:
                     result = follow(model, frontend.graph, frontend, options)
             except GraphError as error:
                 logger.debug("echo: the plan of the first shapes does not hold for others: %s", one_line(error))
-            return None if result is None else self._with_flipper(request, frontend, result)
+            return None if result is None else self._with_alternatives(request, frontend, result)
 
     def _remember_model(self, key: tuple[str, str, str], result: Found) -> None:
         model = self._models.get(key)
@@ -175,21 +175,21 @@ class Planner:
         with self.lock.held(), own_binds(), without_garbage_collection(), self.spare_time.planning(further):
             yield
 
-    def _with_flipper(self, request: Request, frontend: Session, result: Found) -> Found:
+    def _with_alternatives(self, request: Request, frontend: Session, result: Found) -> Found:
         # a plan that is kept must not keep a training graph
         fresh = frontend.on(result.base).anew()
         base_request = replace(request, graph=result.base, frontend=fresh)
-        flipper = self._flipper(base_request, fresh.measuring, result.plan)
-        return result._replace(plan=result.plan.with_flipper(flipper))
+        alternatives = self._what_if(base_request, fresh.measuring, result.plan)
+        return result._replace(plan=result.plan.with_alternatives(alternatives))
 
-    def _flipper(self, request: Request, measuring: Callable[[], ContextManager[None]], plan: Plan) -> Flipper:
-        flips = WhatIf(request, plan)
+    def _what_if(self, request: Request, measuring: Callable[[], ContextManager[None]], plan: Plan) -> Alternatives:
+        what_if = WhatIf(request, plan)
 
-        def flip(decision: Decision) -> Flip:
+        def alternative(decision: Decision) -> Alternative:
             with self.lock.held(), own_binds(), measuring():
-                return flips(decision)
+                return what_if(decision)
 
-        return flip
+        return alternative
 
     def _remembered(self, request: Request, session: Session, leader: Leader | None) -> Found:
         key = _key_of(request, session, leader)
@@ -267,7 +267,7 @@ def _model_of(session: Session, options: Options) -> tuple[str, str, str]:
 
 def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
     # plans of graphs under other names are renamed, but for names that the user's options refer to
-    names = json.dumps([node.name for node in request.graph.nodes]) if request.options.wishes else ""
+    names = json.dumps([node.name for node in request.graph.nodes]) if request.options.user_constraints else ""
     parts = [session.subject.fingerprint, names, str(session.hook), session.device_key]
     parts += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuses else ""]
     parts += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]

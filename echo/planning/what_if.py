@@ -8,18 +8,18 @@ from typing import Iterable
 
 import numpy as np
 
-from echo.estimators.inplace import with_kept
+from echo.estimators.inplace import with_layout_copies
 from echo.estimators.overhead import Overhead
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.analysis import Candidates, EstimateOverhead, FindCandidates
+from echo.passes.analysis import Candidates, EstimateCost, FindCandidates
 from echo.passes.request import Request
 from echo.plans.decisions import RECOMPUTE, Decision, outputs_of, splits_of
 from echo.plans.plan import Plan
-from echo.plans.why import Cost, Flip
+from echo.plans.why import Alternative, Cost
 from echo.policies.equivalence_classes import classes
 
 _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second
@@ -32,17 +32,17 @@ class WhatIf:
     request: Request
     plan: Plan
 
-    def __call__(self, decision: Decision) -> Flip:
-        """The costs of the plan with this decision reversed (`echo.plans.why.Flip`)."""
+    def __call__(self, decision: Decision) -> Alternative:
+        """The costs of the plan with this decision reversed (`echo.plans.why.Alternative`)."""
         number = self._number_of.get(decision.node)
         if number is None:
-            return Flip(note="not a node of the symbol: it is never recomputed")
+            return Alternative(note="not a node of the symbol: it is never recomputed")
         entries = self._entries(number, decision.output)
         if not entries:
-            return Flip(note=f"it cannot be recomputed: {self._candidates.refused.get(number, decision.reason)}")
+            return Alternative(note=f"it cannot be recomputed: {self._candidates.refused.get(number, decision.reason)}")
         alike = self._alike(number, decision)
         alike_entries = [entry for alike_node in alike for entry in self._entries(alike_node, decision.output)]
-        return Flip(
+        return Alternative(
             alone=self._cost(entries, decision),
             together=self._cost([*entries, *alike_entries], decision) if alike_entries else None,
             alike=len(alike),
@@ -81,8 +81,8 @@ class WhatIf:
         marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
         rules = {mark.node: GradientRule.parse(mark.attrs[GRADIENT_ATTRIBUTE]) for mark in marks}
         if rules:
-            training = self.request.frontend.implemented(training, rules)
-        return with_kept(training, self.request.frontend.device)
+            training = self.request.frontend.apply_gradient_rules(training, rules)
+        return with_layout_copies(training, self.request.frontend.device)
 
     @cached_property
     def _number_of(self) -> dict[int, int]:
@@ -95,7 +95,7 @@ class WhatIf:
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        overhead: Overhead = EstimateOverhead().run(self.request, self._training)
+        overhead: Overhead = EstimateCost().run(self.request, self._training)
         return self.request.frontend.evaluator(self._training, overhead.seconds)[0]
 
     @cached_property
@@ -109,7 +109,7 @@ class WhatIf:
         return choice
 
     @cached_property
-    def _splits(self) -> Splits:
+    def _splits(self) -> RecomputeSchedule:
         """The backward nodes at which copies of marked nodes begin, where one copy does not serve all readers."""
         backward = [number for number, node in self._training.operators() if not node.forward]
         return {

@@ -68,7 +68,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Missed:
+class MissedFusion:
     """A pattern that was nearly found at a node of the user, and why no fused operator takes its place.
 
     A ``quiet`` one says nothing new (most networks have some), or nothing that matters: the arrays are too small. It is
@@ -82,9 +82,9 @@ class Missed:
     quiet: bool = False
 
 
-def near_misses(missed: Iterable[Missed]) -> list[list[Missed]]:
+def near_misses(missed: Iterable[MissedFusion]) -> list[list[MissedFusion]]:
     """The near-misses that the user is told of, those with one reason together: of the three most frequent reasons."""
-    groups: dict[str, list[Missed]] = defaultdict(list)
+    groups: dict[str, list[MissedFusion]] = defaultdict(list)
     for near_miss in missed:
         if not near_miss.quiet:
             groups[near_miss.reason].append(near_miss)
@@ -179,8 +179,8 @@ def read_place(value: Any) -> tuple[str, int]:
     return pattern, node
 
 
-def read_missed(value: Mapping[str, Any]) -> Missed:
-    missed = Missed(**value)
+def read_missed(value: Mapping[str, Any]) -> MissedFusion:
+    missed = MissedFusion(**value)
     check("missed", missed, {"node": NUMBER, "name": TEXT, "pattern": TEXT, "reason": TEXT})
     if not isinstance(missed.quiet, bool):
         raise GraphError(f"missed: quiet must be true or false, got {_short(missed.quiet)}")

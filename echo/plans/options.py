@@ -24,7 +24,7 @@ _POWERS = ("", "k", "m", "g", "t")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(%|([kmgt]?)(i?)b?)\s*$", re.IGNORECASE)
 
 
-# from an `echo.policies.problem.Problem`, which is above this room, to an `echo.ir.schedule.Splits`
+# from an `echo.policies.problem.Problem`, which is above this room, to an `echo.ir.schedule.RecomputeSchedule`
 PolicyFunction = Callable[[Any], Any]
 
 
@@ -35,7 +35,8 @@ class Options:
     policy: "search" (default); "echo", the ISCA'20 algorithm; "sublinear", checkpoints where few bytes cross (Chen et
         al., 2016); "mincut", the least stashed bytes; "ilp", an integer program for small graphs, which needs highspy;
         "all" and "none" recompute everything light, and nothing. Or a function of your own, from an
-        `echo.policies.problem.Problem` to a schedule (`echo.ir.schedule.Splits`); its plans are not kept on the disk.
+        `echo.policies.problem.Problem` to a schedule (`echo.ir.schedule.RecomputeSchedule`); its plans are not kept on
+        the disk.
     max_overhead: time spent on recomputation, as a fraction of a training step. "auto" is 0.10, or unbounded where a
         memory budget is given; None is unbounded: still no heavy operator runs twice.
     memory_budget: what the executor may hold (arguments, gradients, auxiliary states, planned memory): bytes as a
@@ -120,7 +121,7 @@ class Options:
         return bool(self.fuse) and not self.exact
 
     @property
-    def wishes(self) -> tuple[str, ...]:
+    def user_constraints(self) -> tuple[str, ...]:
         """The names and patterns of operators that have to stay: no fused operator may take their place."""
         return (*self.keep, *self.recompute)
 

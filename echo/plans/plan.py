@@ -22,13 +22,13 @@ from echo.plans.decisions import (
     Decision,
     Mark,
     Memory,
-    Missed,
+    MissedFusion,
     Note,
     NoteKind,
     near_misses,
 )
 from echo.plans.key import PlanKey
-from echo.plans.why import Cost, Flipper, NotFused, Why, why
+from echo.plans.why import Alternatives, Cost, NotFused, Why, why
 from echo.system.files import digest_of, read_json
 from echo.system.terminal import counted, preformatted, preserve_python_rng, size_text
 from echo.system.threads import Lock
@@ -98,10 +98,10 @@ class Plan:
     marks: tuple[Mark, ...] = ()
     notes: tuple[Note, ...] = ()
     fused: tuple[tuple[str, int], ...] = ()
-    missed: tuple[Missed, ...] = ()
+    missed: tuple[MissedFusion, ...] = ()
     reason: str = ""
     stock_seconds: float | None = None
-    _flipper: Flipper | None = field(default=None, init=False, repr=False, compare=False)
+    _alternatives: Alternatives | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def fingerprint(self) -> str:
@@ -227,20 +227,20 @@ class Plan:
             OptionError: no gradient reads such a map; the message names some alike.
         """
         cost = Cost(self.after.chosen, self.overhead_seconds)
-        return why(name, self.decisions, self.missed, cost, self._flipper)
+        return why(name, self.decisions, self.missed, cost, self._alternatives)
 
-    def with_flipper(self, flipper: Flipper) -> Plan:
-        """The same plan with a flipper, which `why` asks for costs. The flipper is neither compared nor saved."""
+    def with_alternatives(self, alternatives: Alternatives) -> Plan:
+        """Returns the same plan with a function that gives `why` its costs; it is neither compared nor saved."""
         plan = replace(self)
-        object.__setattr__(plan, "_flipper", flipper)
+        object.__setattr__(plan, "_alternatives", alternatives)
         return plan
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_flipper": None}
+        return {**vars(self), "_alternatives": None}
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON value."""
-        value = {"format": FORMAT, **{key: item for key, item in vars(self).items() if key != "_flipper"}}
+        value = {"format": FORMAT, **{key: item for key, item in vars(self).items() if key != "_alternatives"}}
         value["before"], value["after"] = (dict(vars(memory)) for memory in (self.before, self.after))
         value["decisions"] = [dict(vars(decision)) for decision in self.decisions]
         value["marks"] = [[mark.node, mark.op, dict(mark.attrs)] for mark in self.marks]

@@ -7,7 +7,7 @@ from typing import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
-from echo.plans.decisions import RECOMPUTE, STASH, Decision, Memory, Missed, near_misses
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, Memory, MissedFusion, near_misses
 from echo.system.terminal import megabytes, text_of
 
 _WIDTH = 120
@@ -19,7 +19,7 @@ def render(
     before: Memory,
     after: Memory,
     decisions: Sequence[Decision],
-    missed: Sequence[Missed],
+    missed: Sequence[MissedFusion],
     remarks: Iterable[str],
 ) -> str:
     """The values of a plan as a text of at most 120 columns."""
@@ -88,7 +88,7 @@ def _decisions(action: str, groups: list[list[Decision]]) -> Table:
     return table
 
 
-def _not_fused(groups: list[list[Missed]]) -> Table:
+def _not_fused(groups: list[list[MissedFusion]]) -> Table:
     """Places at which a pattern was nearly found, those with the same reason together."""
     table = Table("not fused")
     table.add_column("places", justify="right")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Sequence
 
 from echo.errors import OptionError
-from echo.plans.decisions import Decision, Missed
+from echo.plans.decisions import Decision, MissedFusion
 from echo.system.terminal import size_text
 
 NOT_KNOWN = "what a change would cost is known to the plan that echo.plan returns, not to one that was loaded"
@@ -24,7 +24,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Flip:
+class Alternative:
     """The cost of a plan with one decision reversed: ``alone``, and ``together`` with those on ``alike`` other maps.
 
     These are maps of the same class, such as equal maps of all time steps or layers: where one alone changes little,
@@ -37,16 +37,16 @@ class Flip:
     note: str = ""
 
 
-Flipper = Callable[[Decision], Flip]
+Alternatives = Callable[[Decision], Alternative]
 
 
 @dataclass(frozen=True)
 class Why:
-    """The answer of `Plan.why`: the decision with its reason, what the plan costs, and what it costs with a flip."""
+    """The answer of `Plan.why`: the decision with its reason, and what the plan and its alternative cost."""
 
     decision: Decision
     plan: Cost
-    flip: Flip
+    alternative: Alternative
 
     def __str__(self) -> str:
         decision = self.decision
@@ -57,12 +57,12 @@ class Why:
             f"  the plan: {_size(self.plan.planned)} planned, {1000 * self.plan.seconds:.2f} ms of recomputation",
         ]
         opposite = _OPPOSITE[decision.action]
-        if self.flip.alone is not None:
-            lines.append(f"  {opposite} instead: {self._cost(self.flip.alone)}")
-        if self.flip.together is not None:
-            lines.append(f"  {opposite} with {self.flip.alike} alike: {self._cost(self.flip.together)}")
-        if self.flip.note:
-            lines.append(f"  note: {self.flip.note}")
+        if self.alternative.alone is not None:
+            lines.append(f"  {opposite} instead: {self._cost(self.alternative.alone)}")
+        if self.alternative.together is not None:
+            lines.append(f"  {opposite} with {self.alternative.alike} alike: {self._cost(self.alternative.together)}")
+        if self.alternative.note:
+            lines.append(f"  note: {self.alternative.note}")
         return "\n".join(lines)
 
     def _cost(self, cost: Cost) -> str:
@@ -86,7 +86,11 @@ class NotFused:
 
 
 def why(
-    name: str, decisions: Sequence[Decision], near_misses: Sequence[Missed], cost: Cost, flipper: Flipper | None
+    name: str,
+    decisions: Sequence[Decision],
+    near_misses: Sequence[MissedFusion],
+    cost: Cost,
+    alternatives: Alternatives | None,
 ) -> Why | NotFused:
     """See `echo.plans.plan.Plan.why`: the answer from a plan's decisions, its near-misses and its cost."""
     nodes = {name, name.rpartition(":")[0]}
@@ -94,10 +98,13 @@ def why(
     if missed and all(decision.name not in nodes for decision in decisions):
         return NotFused(name, missed)
     decision = _find(decisions, name)
-    flip = Flip(note=NOT_KNOWN) if flipper is None else flipper(decision)
+    alternative = Alternative(note=NOT_KNOWN) if alternatives is None else alternatives(decision)
     if missed:
-        flip = replace(flip, note="; ".join([*([flip.note] if flip.note else []), str(NotFused(name, missed))]))
-    return Why(decision, cost, flip)
+        alternative = replace(
+            alternative,
+            note="; ".join([*([alternative.note] if alternative.note else []), str(NotFused(name, missed))]),
+        )
+    return Why(decision, cost, alternative)
 
 
 def _find(decisions: Sequence[Decision], name: str) -> Decision:

@@ -10,7 +10,7 @@ from echo.estimators.scheduler import LiveEvaluator
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
 from echo.ir.ops import is_heavy_in_torch
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.least import least
 from echo.policies.problem import Policy, Problem, partition, run_with_deadline
@@ -22,7 +22,7 @@ _SIMULATIONS = 500_000  # of the whole graph, that a search may take: a few seco
 class Solved(NamedTuple):
     """A schedule, its exact value, and whether heavy operators were offered."""
 
-    splits: Splits
+    splits: RecomputeSchedule
     value: Evaluation
     heavy: bool
 

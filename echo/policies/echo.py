@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.problem import Problem, Segment
 
@@ -54,7 +54,7 @@ class Echo:
 
     name: str = "echo"
 
-    def choose(self, problem: Problem) -> Splits:
+    def choose(self, problem: Problem) -> RecomputeSchedule:
         ladders = [_ladder(problem, segment) for segment in problem.segments.segments]
         best: tuple[float, list[_Step]] | None = None
         smallest = _largest_map(problem)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from echo.errors import OptionError
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem
 from echo.policies.solvers.ruin_recreate import RuinRecreate
 
@@ -36,7 +36,7 @@ class Solved(NamedTuple):
     ``bytes`` is the peak as the program counts it, None where a budget was given.
     """
 
-    splits: Splits
+    splits: RecomputeSchedule
     gap: float
     bytes: int | None = None
 
@@ -55,7 +55,7 @@ class IntegerProgram:
     gap: float = 1e-6
     name: str = "ilp"
 
-    def choose(self, problem: Problem) -> Splits:
+    def choose(self, problem: Problem) -> RecomputeSchedule:
         started = time.monotonic()
         solved = self.solve(problem)
         if solved.gap > self.gap:
@@ -105,7 +105,7 @@ class IntegerProgram:
         problem: Problem,
         max_bytes: int | None,
         max_seconds: float | None,
-        start: Splits | None = None,
+        start: RecomputeSchedule | None = None,
     ) -> Solved | None:
         """Solves one program until ``end``; None where it found no schedule."""
         from echo.policies.solvers.milp import Model
@@ -140,7 +140,7 @@ class IntegerProgram:
         return Solved(model.splits_of(values), gap, model.bytes_of(values))
 
     def _unsolved(
-        self, problem: Problem, start: Splits, max_bytes: int | None, max_seconds: float | None
+        self, problem: Problem, start: RecomputeSchedule, max_bytes: int | None, max_seconds: float | None
     ) -> Solved | None:
         """The schedule from which a program would have started, None where that breaks a limit."""
         limited = replace(problem, max_bytes=max_bytes, max_seconds=max_seconds)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Callable, Generic, Iterable, Protocol, Sequence, TypeVar
 
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.problem import Problem
 from echo.policies.solvers.min_cut import least_bytes
@@ -21,9 +21,9 @@ class Known:
     """The schedules of each training graph, those that were added last first to go."""
 
     def __init__(self) -> None:
-        self._schedules: dict[int, list[Splits]] = defaultdict(list)
+        self._schedules: dict[int, list[RecomputeSchedule]] = defaultdict(list)
 
-    def add(self, training: TrainingGraph, splits: Splits) -> None:
+    def add(self, training: TrainingGraph, splits: RecomputeSchedule) -> None:
         """Remembers a schedule."""
         schedules = self._schedules[_key(training)]
         if splits not in schedules:
@@ -32,7 +32,7 @@ class Known:
         while len(self._schedules) > _MOST_GRAPHS:
             del self._schedules[next(iter(self._schedules))]
 
-    def of(self, problem: Problem) -> list[Splits]:
+    def of(self, problem: Problem) -> list[RecomputeSchedule]:
         """The schedules of the problem's graph that choose among its candidates alone."""
         schedules = self._schedules.get(_key(problem.training), [])
         return [splits for splits in schedules if all(node in problem.candidates for node in splits)]

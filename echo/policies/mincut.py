@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem
 from echo.policies.solvers.min_cut import least_stash
 
@@ -24,7 +24,7 @@ class Mincut:
 
     name: str = "mincut"
 
-    def choose(self, problem: Problem) -> Splits:
+    def choose(self, problem: Problem) -> RecomputeSchedule:
         best = problem.splits(least_stash(problem, 0.0))
         if problem.max_bytes is None and problem.max_seconds is None:
             return best
@@ -33,7 +33,7 @@ class Mincut:
         ranked = min([best, {}], key=lambda splits: problem.rank(problem.value(splits)))
         return self._bisect(problem, ranked)
 
-    def _bisect(self, problem: Problem, best: Splits) -> Splits:
+    def _bisect(self, problem: Problem, best: RecomputeSchedule) -> RecomputeSchedule:
         middle = problem.value({}).bytes / max(problem.overhead.step_seconds, 1e-9)
         low, high = middle / _RANGE, middle * _RANGE
         for _ in range(_PRICES):

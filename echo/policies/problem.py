@@ -11,7 +11,7 @@ import numpy as np
 from echo.estimators.overhead import Overhead
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits, once
+from echo.ir.schedule import RecomputeSchedule, once
 from echo.ir.training_graph import ASSIGNED, EXECUTOR, PEAK, TrainingGraph
 from echo.policies.equivalence_classes import roles
 from echo.system.process import NEVER, Deadline, DeadlineExceeded
@@ -77,13 +77,13 @@ class WarmStart:
     """
 
     recompute: tuple[Mapping[int, bool], ...]
-    splits: Splits = field(default_factory=dict)
+    splits: RecomputeSchedule = field(default_factory=dict)
     structure: int = 0
     is_known: bool = False
 
     @staticmethod
     def of(
-        training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], splits: Splits | None = None
+        training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], splits: RecomputeSchedule | None = None
     ) -> WarmStart:
         """The warm start that the ``chosen`` among these nodes give, and the schedule in which they run again."""
         numbers = list(nodes)
@@ -100,7 +100,7 @@ class WarmStart:
         """This warm start without its schedule, as it can be read from the marks of a plan."""
         return WarmStart(self.recompute)
 
-    def schedule(self, training: TrainingGraph, candidates: Container[int]) -> Splits | None:
+    def schedule(self, training: TrainingGraph, candidates: Container[int]) -> RecomputeSchedule | None:
         """The schedule of the other graph, where this one differs from it in sizes alone; else None."""
         if not self.structure or self.structure != _structure(training):
             return None
@@ -131,8 +131,8 @@ def _structure(training: TrainingGraph) -> int:
 
 # The interface of policies: a problem in, a schedule out.
 #
-# A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.Splits`). It may ask for the exact
-# bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
+# A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.RecomputeSchedule`). It may ask for
+# the exact bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
 
 
 @dataclass(frozen=True)
@@ -191,15 +191,15 @@ class Problem:
         """Whether nodes may run again several times, anywhere; not in a CachedOp, which plans each pass by itself."""
         return not self.once and self.training.runner == EXECUTOR
 
-    def splits(self, nodes: Iterable[int]) -> Splits:
+    def splits(self, nodes: Iterable[int]) -> RecomputeSchedule:
         """Returns the schedule in which each of these nodes runs again once."""
         return once(self.training, nodes)
 
-    def chosen(self, choice: Choice) -> Splits:
+    def chosen(self, choice: Choice) -> RecomputeSchedule:
         """The candidates that a choice recomputes, once each."""
         return self.splits(node for node in self.candidates if choice[self.entry_ids(node)[0]])
 
-    def value(self, splits: Splits) -> Evaluation:
+    def value(self, splits: RecomputeSchedule) -> Evaluation:
         """Exact bytes and seconds of a schedule, under the best of `all_ranges`."""
         return self.evaluator.evaluate(self.choice(list(splits)), self.all_ranges, None, splits)
 
@@ -227,13 +227,13 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str: ...
-    def choose(self, problem: Problem) -> Splits: ...
+    def choose(self, problem: Problem) -> RecomputeSchedule: ...
 
 
 # A policy under a deadline: when the time is over, its best choice so far is taken.
 
 
-def run_with_deadline(policy: Policy, problem: Problem) -> tuple[Splits, bool]:
+def run_with_deadline(policy: Policy, problem: Problem) -> tuple[RecomputeSchedule, bool]:
     """The schedule of a policy, and whether the policy ended before the problem's deadline.
 
     Otherwise the schedule is the best that the policy evaluated until then, or the one that recomputes nothing.
@@ -253,11 +253,15 @@ class _Timed:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._evaluator = problem, problem.evaluator
         self.entries = problem.evaluator.entries
-        self.best: Splits = {}
+        self.best: RecomputeSchedule = {}
         self._rank = problem.rank(problem.value({}))
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+        self,
+        recompute: Choice,
+        match_ranges: Sequence[int],
+        limit: int | None = None,
+        splits: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """As `echo.estimators.storage_planner.Evaluator.evaluate`."""
         if self._problem.deadline.is_over:
@@ -269,6 +273,6 @@ class _Timed:
             self.best = self._problem.chosen(recompute) if splits is None else splits
         return evaluation
 
-    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
         """As `echo.estimators.storage_planner.Evaluator.executed`."""
         return self._evaluator.executed(recompute, splits)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from echo.estimators.storage_planner import Choice
 from echo.ir.ops import spec
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem, WarmStart
 from echo.policies.solvers.hill_climb import HillClimb
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
@@ -38,7 +38,7 @@ class Search:
 
     name: str = "search"
 
-    def choose(self, problem: Problem) -> Splits:
+    def choose(self, problem: Problem) -> RecomputeSchedule:
         visits = len(problem.training.nodes) * len(problem.match_ranges) << min(64, len(problem.candidates))
         if visits <= problem.effort:
             return problem.chosen(_best_of_all(problem))
@@ -59,7 +59,7 @@ class Search:
         return min(climbed, _fit_from(problem, climbed), key=lambda splits: problem.rank(problem.value(splits)))
 
 
-def _warm_started(problem: Problem, warm_start: WarmStart) -> Splits | None:
+def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule | None:
     """The better of the other graph's schedule and of a short climb; None where a search from nothing is due.
 
     On graphs that differ in sizes alone, as for another batch size, a climb by roles alone left up to 24 % more memory
@@ -77,7 +77,7 @@ def _warm_started(problem: Problem, warm_start: WarmStart) -> Splits | None:
     return min(starts, key=lambda splits: problem.rank(problem.value(splits)), default=None)
 
 
-def _fit_from(problem: Problem, climbed: Splits) -> Splits:
+def _fit_from(problem: Problem, climbed: RecomputeSchedule) -> RecomputeSchedule:
     """Schedules that start from a choice; for small graphs without a budget, also from nothing recomputed."""
     if problem.max_bytes is not None:
         return RuinRecreate((climbed,)).choose(problem)
@@ -86,7 +86,7 @@ def _fit_from(problem: Problem, climbed: Splits) -> Splits:
     return RuinRecreate((climbed,), 1.0).choose(problem)
 
 
-def _fitted(problem: Problem) -> Splits:
+def _fitted(problem: Problem) -> RecomputeSchedule:
     """A schedule for a budget, without a climb; it breaks the limits where none was found that keeps them.
 
     `GreedyKeep` finds a first schedule, `RuinRecreate` improves it; for small graphs, it also starts from nothing
@@ -101,14 +101,14 @@ def _fitted(problem: Problem) -> Splits:
     return kept if nodes > _LARGE else RuinRecreate((kept,), _SHARE_OF_KEPT).choose(problem)
 
 
-def _fitted_with_heavy(problem: Problem) -> Splits:
+def _fitted_with_heavy(problem: Problem) -> RecomputeSchedule:
     """For a budget that needs heavy operators: from the smallest schedule, and mostly from nothing recomputed, too."""
     smallest = _smallest(problem)
     near = problem.max_bytes is not None and problem.max_bytes <= _NEAR * problem.value(smallest).bytes
     return RuinRecreate((smallest,) if near else (smallest, {}), _SHARE_WITH_HEAVY).choose(problem)
 
 
-def _smallest(problem: Problem) -> Splits:
+def _smallest(problem: Problem) -> RecomputeSchedule:
     """The fewest bytes, from deep checkpoints and from nothing recomputed; then the fewest seconds for these bytes."""
     unbounded = replace(problem, max_bytes=None)
     least = RuinRecreate((Sublinear().choose(unbounded), {}), _SHARE_OF_SMALLEST).choose(unbounded)

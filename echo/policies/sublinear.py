@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Sequence
 
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem
 
 _DEEPEST = 4  # levels of segments in segments
@@ -28,8 +28,8 @@ class Sublinear:
 
     name: str = "sublinear"
 
-    def choose(self, problem: Problem) -> Splits:
-        best: Splits = {}
+    def choose(self, problem: Problem) -> RecomputeSchedule:
+        best: RecomputeSchedule = {}
         best_rank = problem.rank(problem.value(best))
         left = max(10, problem.effort // (_VISITS * max(1, len(problem.training.nodes))))
         cutter = Cutter(problem)
@@ -83,7 +83,7 @@ class Cutter:
                     last[position_of[entry.node]] = position
         return last
 
-    def splits(self, shares: Sequence[float], depth: int) -> Splits:
+    def splits(self, shares: Sequence[float], depth: int) -> RecomputeSchedule:
         """The schedule of segments that have these shares of the bytes, at each of ``depth`` levels."""
         slots_of: dict[int, set[int]] = defaultdict(set)
         work = [(0, len(self.nodes), list(range(len(self.nodes))), depth)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping
 
 from echo.errors import OptionError
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.plans.options import PolicyFunction, policy_name
 from echo.policies.problem import Problem
 
@@ -22,7 +22,7 @@ class UserPolicy:
     def name(self) -> str:
         return policy_name(self.function)
 
-    def choose(self, problem: Problem) -> Splits:
+    def choose(self, problem: Problem) -> RecomputeSchedule:
         """Returns the function's schedule.
 
         Raises:

@@ -14,7 +14,7 @@ from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError, UnsupportedError, did_you_mean
 from echo.frontend.install import check_version
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.ir.graph import Graph
 from echo.plans.frontier import Frontier
@@ -158,7 +158,7 @@ def frontier(symbol: Any, budgets: int, **keywords: Any) -> Frontier:
     return budget_frontier(session, options, budgets)
 
 
-def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetSession]]:
+def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetFramework]]:
     """The options, and the session of a symbol or a block, both read from the user's keyword arguments."""
     if isinstance(symbol, Block):
         check_version()
@@ -188,7 +188,7 @@ def _check_types(types: Any) -> None:
 
 def _session(
     symbol: Symbol, graph: Graph, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]
-) -> Callable[[], MxnetSession]:
+) -> Callable[[], MxnetFramework]:
     grad_req = bind.get("grad_req", _default_grad_req(symbol, shapes))
     _check_types(bind.get("type_dict"))
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)

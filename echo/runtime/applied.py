@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Protocol, Sequen
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
@@ -123,7 +123,7 @@ class Applied:
     def mode_dependent(self) -> frozenset[str]:
         """The operators that run again and have to do so in the mode of the forward pass."""
         recomputed = (self.graph.nodes[number] for number in marked(self.base, self.graph))
-        return frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))
+        return frozenset(node.op for node in recomputed if spec(node.op).train_mode_sensitive(node.attrs))
 
 
 # The memory that executors share, as the lengths of a BucketingModule do: the chunks that a bind reuses, and adds.
@@ -194,7 +194,7 @@ class Leader:
         return self._warm_starts[options.key]
 
     def _warm_start(self, options: Options) -> WarmStart:
-        session = MxnetSession(self.base, self.binding, self.ctx)
+        session = MxnetFramework(self.base, self.binding, self.ctx)
         training = session.differentiate()
         candidates = FindCandidates().run(Request(self.base, options, session), training)
         recomputed = marked(self.base, self.graph)

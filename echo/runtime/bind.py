@@ -11,11 +11,11 @@ from typing import Any, Callable, ContextManager
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.estimators.inplace import with_kept
+from echo.estimators.inplace import with_layout_copies
 from echo.frontend import mxnet_settings
 from echo.frontend.capture import bind_without_memory, training_graph
 from echo.frontend.mxnet_settings import match_range, unfused
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import Binding, graph_from, symbol_of, text_of, without_marks
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
@@ -206,8 +206,8 @@ class Rebinder:
 
     def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
         def confirmed(options: Options) -> bool:
-            request = Request(base, options, MxnetSession(base, binding, self.ctx))
-            training = with_kept(request.frontend.differentiate(), request.frontend.device)
+            request = Request(base, options, MxnetFramework(base, binding, self.ctx))
+            training = with_layout_copies(request.frontend.differentiate(), request.frontend.device)
             return Confirm().confirmed(request, training, Rewritten(graph, None)).accepted
 
         with own_binds():

@@ -11,7 +11,7 @@ import mxnet as mx
 
 from echo import native
 from echo.frontend.capture import chunk_bytes
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
@@ -105,13 +105,13 @@ def _tell(planned: Found | None) -> None:
 
 def session_of(
     graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: str = EXECUTOR
-) -> Callable[[], MxnetSession]:
+) -> Callable[[], MxnetFramework]:
     """The session of a graph that is bound like this, made when it is first asked for."""
-    return functools.lru_cache(maxsize=None)(lambda: MxnetSession(graph, binding(), ctx, runner))
+    return functools.lru_cache(maxsize=None)(lambda: MxnetFramework(graph, binding(), ctx, runner))
 
 
 def _plan(
-    session: Callable[[], MxnetSession],
+    session: Callable[[], MxnetFramework],
     options: Options,
     details: bool,
     leader: Leader | None = None,

@@ -9,7 +9,7 @@ import mxnet as mx
 
 from echo import native
 from echo.ir.graph import Graph
-from echo.ir.op_spec import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.plans.decisions import implements
 from echo.plans.plan import Plan
@@ -40,7 +40,7 @@ UnfusedCachedOp = _unfused(StockCachedOp) if _IS_NEEDED else StockCachedOp
 
 # What a CachedOp of echo's runs for one signature of its inputs.
 
-_MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
+_MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ STOCK = CachedChoice()
 def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> CachedChoice:
     """The choice of a planned graph; ``user`` is the graph with these inputs that it was planned for."""
     recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
-    mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))
+    mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).train_mode_sensitive(node.attrs))
     return CachedChoice(
         graph=graph,
         key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in _MARKS) for node in graph.nodes)),

@@ -14,7 +14,7 @@ from mxnet.symbol import Symbol
 from echo.errors import OptionError, UnsupportedError
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.install import install_hook
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.plans.options import Options
 from echo.runtime.bind_plan import session_of
@@ -163,7 +163,7 @@ def _traced(block: HybridBlock, names: Iterable[str]) -> mx.sym.Symbol:
     return symbol.as_nd_ndarray() if isinstance(symbol, mx.sym.np._Symbol) else symbol
 
 
-def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:
+def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetFramework]:
     """The session of a block for inputs of these shapes.
 
     Where their names are those of the block's inputs they may come in any order, else they are taken as they come.

@@ -20,7 +20,7 @@ import numpy as np
 from echo import native
 from echo.errors import NativeError, OptionError, UnsupportedError, one_line
 from echo.frontend.measurement_process import interpreter
-from echo.frontend.session import MIRROR_VARIABLE, MxnetSession
+from echo.frontend.session import MIRROR_VARIABLE, MxnetFramework
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.native import counter
@@ -68,7 +68,7 @@ def measured(
 
     Args:
         symbol: what is bound.
-        call: how it is bound, by `echo.frontend.session.MxnetSession.call`.
+        call: how it is bound, by `echo.frontend.session.MxnetFramework.call`.
         plan: the plan that is applied; without one, the symbol is bound by MXNet alone.
         variables: environment variables of the process.
 
@@ -119,7 +119,7 @@ def _grow(folder: Path) -> dict[str, int]:
     if storage_check.why_not():
         storage, (bound, on_device) = None, _train(symbol, ctx, call)
     else:
-        storage, (bound, on_device) = storage_check.held(lambda: _train(symbol, ctx, call), ctx)
+        storage, (bound, on_device) = storage_check.peak_storage(lambda: _train(symbol, ctx, call), ctx)
     after = {PROCESS: resident("VmHWM"), DEVICE: on_device}
     grown = {key: after[key] - before[key] for key in after if before[key]}
     if storage is None:
@@ -201,7 +201,7 @@ COMPARED = (PLANNED, MIRROR)  # what a profile may set beside the user's own gra
 
 
 def profile(
-    session: Callable[[], MxnetSession], options: Options, compare: Iterable[str], run: bool = False, budgets: int = 0
+    session: Callable[[], MxnetFramework], options: Options, compare: Iterable[str], run: bool = False, budgets: int = 0
 ) -> Profile:
     """The profile of a bind with these options; ``compare`` are some of `COMPARED`.
 
@@ -231,7 +231,7 @@ def profile(
     return Profile(usages, plan, stock.device, _versions(), points, segment)
 
 
-def budget_frontier(session: Callable[[], MxnetSession], options: Options, points: int) -> Frontier:
+def budget_frontier(session: Callable[[], MxnetFramework], options: Options, points: int) -> Frontier:
     """Plans of ``points`` budgets, whatever time they take.
 
     Raises:
@@ -241,7 +241,7 @@ def budget_frontier(session: Callable[[], MxnetSession], options: Options, point
     return curve(lambda budget: bind_plan.PLANNER.plan(session, replace(unbound, memory_budget=budget)).plan, points)
 
 
-def _measured(session: MxnetSession, name: str, plan: Plan) -> Mapping[str, int]:
+def _measured(session: MxnetFramework, name: str, plan: Plan) -> Mapping[str, int]:
     symbol, call = symbol_of(session.graph), session.call()
     if name == MIRROR:
         return measured(symbol, call, variables={MIRROR_VARIABLE: "1"})
@@ -256,7 +256,7 @@ def _checked(compare: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _usage(session: MxnetSession, training: TrainingGraph, memory: Memory) -> Usage:
+def _usage(session: MxnetFramework, training: TrainingGraph, memory: Memory) -> Usage:
     """``memory`` has the bytes that were planned; kinds of it that no array of the bind has are beside the arrays."""
     beside = {kind: size for kind, size in memory.static.items() if kind not in session.static}
     return usage(training, memory.planned, session.arrays(), beside)

@@ -58,7 +58,7 @@ _ROUNDS, _MOST_ROUNDS = 3, 1000
 
 
 @dataclass(frozen=True)
-class Growth(Difference):
+class StorageRegression(Difference):
     """A plan's graph holds more storage than the user's; ``own`` and ``echo`` are the bytes of both."""
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Growth(Difference):
 
 
 @dataclass
-class Pair:
+class StepPair:
     """A step of the user's graph (``stock``) and one of the ``planned`` graph; both allocate and free all they hold.
 
     ``hidden`` are bytes that the user's operators hold beside MXNet's storage, None where they are unknown and storage
@@ -80,7 +80,7 @@ class Pair:
     hidden: int | None
     told: str = "storage was not compared"
 
-    def growth(self) -> Growth | None:
+    def growth(self) -> StorageRegression | None:
         """By how much the plan's graph holds more than the user's; None where it does not, or that is not known."""
         if self.hidden is None:
             return None
@@ -97,10 +97,10 @@ class Pair:
         self.told = f"{size_text(user_bytes)} of storage became {size_text(plan_bytes)}"
         if not grows(user_bytes, plan_bytes):
             return None
-        return Growth("storage", plan_bytes / user_bytes - 1, np.array(user_bytes), np.array(plan_bytes))
+        return StorageRegression("storage", plan_bytes / user_bytes - 1, np.array(user_bytes), np.array(plan_bytes))
 
     def _most(self, run: Callable[[], Any]) -> int:
-        return held(run, self.ctx)[0]
+        return peak_storage(run, self.ctx)[0]
 
 
 def grows(user_bytes: int, plan_bytes: int) -> bool:
@@ -108,7 +108,7 @@ def grows(user_bytes: int, plan_bytes: int) -> bool:
     return plan_bytes > TOLERANCE * user_bytes and plan_bytes > user_bytes + LEAST
 
 
-def held(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
+def peak_storage(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
     """The most bytes of MXNet's storage that a run holds at once on a device, and what it returns.
 
     What outlives the run, as what it returns does, is not counted; nor are temporary spaces, which all graphs share.

@@ -20,7 +20,7 @@ from echo.ir.training_graph import EXECUTOR
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import verify, verify_report
-from echo.runtime.storage_check import Difference, Pair, beside_storage
+from echo.runtime.storage_check import Difference, StepPair, beside_storage
 from echo.runtime.verify_report import Case
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class Verifier:
             def planned() -> verify.Arrays:
                 return verify.step_of(executor, stock.forward, stock.backward)
 
-            alone = Pair(user, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx))
+            alone = StepPair(
+                user, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx)
+            )
             return verify.compared(applied.user, applied.fuses, user, planned, alone), alone.told
 
     def for_rebound(self) -> Verifier:
@@ -122,7 +124,7 @@ def call_matches_original(
         def call(op: Callable[[], Any]) -> Callable[[], verify.Arrays]:
             return lambda: verify.call_of(op(), inputs, states)
 
-        alone = Pair(call(make_stock), call(make_planned), ctx, about.hidden)
+        alone = StepPair(call(make_stock), call(make_planned), ctx, about.hidden)
         return verify.compared(about.user, about.fuses, call(make_stock), call(lambda: planned), alone), alone.told
 
     return matches_original(differences, full_case, strict)

@@ -19,7 +19,7 @@ from echo.errors import EchoError
 from echo.ir.graph import Graph
 from echo.ir.ops import may_draw
 from echo.runtime import random_state
-from echo.runtime.storage_check import Array, Difference, Pair
+from echo.runtime.storage_check import Array, Difference, StepPair
 
 logger = logging.getLogger("echo")
 TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the largest element, where operators are fused
@@ -35,7 +35,7 @@ class UnverifiedError(EchoError):
     """A graph that cannot be verified; the message says why."""
 
 
-def compared(graph: Graph, fuses: bool, run_stock: Run, run_planned: Run, alone: Pair) -> list[Difference]:
+def compared(graph: Graph, fuses: bool, run_stock: Run, run_planned: Run, alone: StepPair) -> list[Difference]:
     """Runs a step of both graphs from one random state, in which MXNet is left; gives the arrays that differ.
 
     ``alone`` runs them once more, each by itself: where the planned graph then holds more storage, that is one more.

@@ -27,7 +27,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
 from echo.plans.plan import Plan
 from echo.runtime import verify
-from echo.runtime.storage_check import Difference, Pair
+from echo.runtime.storage_check import Difference, StepPair
 
 _SETTINGS = ("MXNET_", "NNVM_", "ECHO_", "OMP_", "MKLDNN_", "DNNL_")
 _SCRIPT = '''"""Runs the step again in which echo's plan and the stock graph differed: python reproduce.py"""
@@ -112,7 +112,7 @@ def replay(folder: Path) -> int:
     case = _loaded(folder)
     run = _step if case.runner == EXECUTOR else _call
     ctx = mx.Context(*_device(case.context))
-    alone = Pair(lambda: run(case, case.user), lambda: run(case, case.bound), ctx, case.hidden)
+    alone = StepPair(lambda: run(case, case.user), lambda: run(case, case.bound), ctx, case.hidden)
     wrong = verify.compared(case.user, case.fuses, alone.stock, alone.planned, alone)
     for difference in wrong:
         print(difference)

@@ -70,7 +70,7 @@ def test_json_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     value = json.loads(capsys.readouterr().out)
     (answer,) = value.pop("why")
     assert answer["decision"]["name"] == "tanh3"
-    assert answer["flip"]["alone"]["planned"] > 0
+    assert answer["alternative"]["alone"]["planned"] > 0
     peaks = value["process_peak"]
     assert {name: parts["planned"] for name, parts in peaks.items()} == {
         "stock": value["before"]["planned"], "echo": value["after"]["planned"]

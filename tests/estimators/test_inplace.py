@@ -10,13 +10,13 @@ import pytest
 
 import echo
 from echo.errors import OptionError
-from echo.estimators.inplace import as_stock, moved, why_as_it_is
+from echo.estimators.inplace import as_stock, memory_frozen_reason, moved
 from echo.estimators.storage_planner import blocks
 from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.graph import Entry
-from echo.ir.op_spec import APART_ATTRIBUTE
+from echo.ir.op_spec import NO_INPLACE_ATTRIBUTE
 from echo.plans.decisions import mark
 from tests.support.training import assert_same, bind, random_arrays, train
 
@@ -103,7 +103,9 @@ def test_a_recomputed_map_lets_no_other_work_in_place() -> None:
     free = captured(symbol_of(marked), shapes)
     assert in_place(free)  # what MXNet does by itself
     assert not in_place(stock)
-    held = captured(symbol_of(marked.with_attrs({n: {APART_ATTRIBUTE: t} for n, t in settled.apart.items()})), shapes)
+    held = captured(
+        symbol_of(marked.with_attrs({n: {NO_INPLACE_ATTRIBUTE: t} for n, t in settled.apart.items()})), shapes
+    )
     assert not in_place(held)
 
 
@@ -139,7 +141,7 @@ def test_operators_that_only_hand_on_are_kept_apart(build: Any) -> None:
     symbol, shapes = S.cos(build(S.sin(S.var("x")), name="handed on")), {"x": (4, 8)}
     graph = graph_of(symbol)
     number = next(number for number, node in enumerate(graph.nodes) if node.name == "handed on")
-    apart = symbol_of(graph.with_attrs({number: {APART_ATTRIBUTE: f"{graph.nodes[number].op}:0>0"}}))
+    apart = symbol_of(graph.with_attrs({number: {NO_INPLACE_ATTRIBUTE: f"{graph.nodes[number].op}:0>0"}}))
 
     def in_place(training: Any) -> bool:
         node = next(i for i, node in enumerate(training.nodes) if node.name == "handed on")
@@ -160,7 +162,7 @@ def test_malformed_marks_are_refused(text: str) -> None:
     graph = graph_of(symbol)
     number = next(number for number, node in enumerate(graph.nodes) if node.op == "Dropout")
     assert install_hook() == ""
-    bad = symbol_of(graph.with_attrs({number: {APART_ATTRIBUTE: text}}))
+    bad = symbol_of(graph.with_attrs({number: {NO_INPLACE_ATTRIBUTE: text}}))
     with pytest.raises(RuntimeError, match="__echo_apart__"):
         bad.simple_bind(mx.cpu(), x=(4, 8, 6, 6))
 
@@ -273,7 +275,7 @@ def test_a_condition_in_a_loop_counts() -> None:
         return found, [S.sin(state[0])]
 
     outputs, _ = S.contrib.foreach(step, S.sin(S.var("x")), [S.var("s")])
-    assert "_cond" in why_as_it_is(graph_of(outputs), "cpu")
+    assert "_cond" in memory_frozen_reason(graph_of(outputs), "cpu")
 
 
 def test_map_read_for_its_shape_is_not_recomputed() -> None:

@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.estimators.inplace import read_too_late
+from echo.estimators.inplace import shape_only_hazard
 from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
@@ -79,9 +79,9 @@ def test_a_plan_for_mxnets_planner_is_refused() -> None:
 
 def test_map_that_may_be_overwritten_is_found() -> None:
     graph, training = graphs(network())
-    assert read_too_late(graph, training, "cpu") == "ones"
-    assert not read_too_late(graph, training, "gpu"), "there are no layouts of oneDNN's"
-    assert not read_too_late(graph, replace(training, runner=STATIC), "cpu"), "a CachedOp's planner waits"
+    assert shape_only_hazard(graph, training, "cpu") == "ones"
+    assert not shape_only_hazard(graph, training, "gpu"), "there are no layouts of oneDNN's"
+    assert not shape_only_hazard(graph, replace(training, runner=STATIC), "cpu"), "a CachedOp's planner waits"
 
 
 @pytest.mark.parametrize("case", ["no convolution", "a variable", "an output"])
@@ -95,4 +95,4 @@ def test_map_that_keeps_its_memory_is_not_found(case: str) -> None:
         "an output": mx.sym.Group([mx.sym.ones_like(root), root]),
     }[case]
     graph, training = graphs(symbol)
-    assert not read_too_late(graph, training, "cpu")
+    assert not shape_only_hazard(graph, training, "cpu")

@@ -12,7 +12,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import echo
-from echo.estimators.inplace import copied, with_kept
+from echo.estimators.inplace import copied, with_layout_copies
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
 from echo.frontend.capture import training_graph
@@ -21,7 +21,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
-from echo.runtime.storage_check import held
+from echo.runtime.storage_check import peak_storage
 from echo.system.terminal import size_text
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -63,7 +63,7 @@ def held_by_executor(symbol: Any) -> int:
             executor.backward()
         mx.nd.waitall()
 
-    return held(run, mx.cpu())[0]
+    return peak_storage(run, mx.cpu())[0]
 
 
 def held_by_block(symbol: Any, flags: dict[str, bool], options: dict[str, Any] | None) -> int:
@@ -82,7 +82,7 @@ def held_by_block(symbol: Any, flags: dict[str, bool], options: dict[str, Any] |
         del net, loss
         gc.collect()
 
-    return held(run, mx.cpu())[0]
+    return peak_storage(run, mx.cpu())[0]
 
 
 OPTIONS: dict[str, Any] = {"fuse": False, "max_overhead": None}
@@ -124,7 +124,7 @@ def test_a_plan_says_what_is_kept_and_counts_it() -> None:
 
 
 def test_only_what_is_not_onednns_keeps_copies() -> None:
-    training = with_kept(captured(network(ENDS["relu"])), "cpu")
+    training = with_layout_copies(captured(network(ENDS["relu"])), "cpu")
     kept = {node.op: node.kept for _, node in training.operators() if node.kept}
     assert kept == {"relu": 2 * MAP, "mean": MAP}  # in place over the output of BatchNorm, whose layout stays
     ops = {training.nodes[entry.node].op for entry in copied(training, "cpu")}
@@ -133,26 +133,26 @@ def test_only_what_is_not_onednns_keeps_copies() -> None:
 
 @pytest.mark.parametrize(("act_type", "kept"), [("softsign", True), ("relu", False), ("tanh", False)])
 def test_an_activation_keeps_copies_where_it_is_not_onednns(act_type: str, kept: bool) -> None:
-    training = with_kept(captured(network(lambda F, x: F.Activation(x, act_type=act_type))), "cpu")
+    training = with_layout_copies(captured(network(lambda F, x: F.Activation(x, act_type=act_type))), "cpu")
     found = [node.kept for _, node in training.operators() if node.op == "Activation"]
     assert all((size > 0) == kept for size in found)
 
 
 def test_nobody_keeps_copies_elsewhere() -> None:
     training = captured(network(ENDS["relu"]))
-    assert with_kept(training, "gpu") is training
+    assert with_layout_copies(training, "gpu") is training
     assert not copied(training, "gpu")
     for runner in (DYNAMIC, STATIC):
         other = replace(training, runner=runner)
-        assert with_kept(other, "cpu") is other
+        assert with_layout_copies(other, "cpu") is other
         assert not copied(other, "cpu")
     assert copied(replace(training, runner=SHAPED), "cpu")
     dense = S.MakeLoss(S.mean(S.relu(S.FullyConnected(S.var("data"), num_hidden=4))))
-    assert not any(node.kept for _, node in with_kept(captured(dense), "cpu").operators())
+    assert not any(node.kept for _, node in with_layout_copies(captured(dense), "cpu").operators())
 
 
 def test_all_planners_count_what_copies_keep() -> None:
-    training = with_kept(captured(network(ENDS["hard swish"])), "cpu")
+    training = with_layout_copies(captured(network(ENDS["hard swish"])), "cpu")
     without = replace(training, nodes=tuple(node.having(kept=0) for node in training.nodes))
     clip = [number for number, node in training.operators() if node.op == "_plus_scalar"]
     choice = np.zeros(training.first_entry[-1], np.uint8)
@@ -176,5 +176,5 @@ def test_all_planners_count_what_copies_keep() -> None:
 
 
 def test_a_training_graph_with_copies_survives_as_text() -> None:
-    training = with_kept(captured(network(ENDS["relu"])), "cpu")
+    training = with_layout_copies(captured(network(ENDS["relu"])), "cpu")
     assert TrainingGraph.from_json(training.to_json()) == training

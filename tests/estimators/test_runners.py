@@ -224,10 +224,10 @@ def test_operators_with_state_are_not_offered_to_a_cached_op() -> None:
     from echo.passes.analysis import FindCandidates
     from echo.passes.request import Request
     from echo.plans.options import Options
-    from tests.support.fake_frontend import FakeFrontend
+    from tests.support.fake_frontend import FakeFramework
 
     case = any_case("slices")
-    request = Request(case.graph, Options(), FakeFrontend(case.training))
+    request = Request(case.graph, Options(), FakeFramework(case.training))
     parts = next(number for number, node in enumerate(case.training.nodes) if node.name == "parts")
     assert parts in FindCandidates().run(request, case.training).light
     refused = FindCandidates().run(request, as_run(case, DYNAMIC)).refused

@@ -11,7 +11,7 @@ import pytest
 import echo
 from benchmarks.models import MODELS
 from echo.frontend.measure import race
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.patterns.apply import find
 from echo.passes.patterns.graph_view import View
@@ -29,7 +29,7 @@ def planned(times: Mapping[str, float], folder: Path, monkeypatch: pytest.Monkey
     """The plan of the language model on a device with these times, of which nothing was known before."""
     monkeypatch.setenv("ECHO_CACHE_DIR", str(folder))
     monkeypatch.setattr(runtime_find, "PLANNER", Planner())
-    monkeypatch.setattr(MxnetSession, "race", lambda *_: dict(times))
+    monkeypatch.setattr(MxnetFramework, "race", lambda *_: dict(times))
     model = MODELS["lm"]()
     with device.without_kernels():
         return echo.plan(model.symbol, ctx=GPU, max_overhead=None, **options, **model.shapes)
@@ -52,7 +52,7 @@ def test_both_forms_run_in_the_process_that_measures(name: str) -> None:
     binding = infer_binding(example.symbol, example.shapes)
     fusions, _ = find(graph)
     made = sample(View(graph), fusions[0], types_of(graph, binding))
-    assert MxnetSession(graph, binding, GPU).why_no_fusion == ""
+    assert MxnetFramework(graph, binding, GPU).why_no_fusion == ""
     seconds = race({"own": made.own, "fused": made.fused}, made.types, GPU, 60.0)
     assert seconds is not None
     assert set(seconds) == {"own", "fused"}

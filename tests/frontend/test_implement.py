@@ -8,8 +8,8 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.capture import training_graph
-from echo.frontend.implement import implemented
-from echo.ir.gradient_rules import implementations, split_gradients
+from echo.frontend.implement import apply_gradient_rules
+from echo.ir.gradient_rules import gradient_rules, split_gradients
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph
 from tests.support.cases import Case, case_of
@@ -42,11 +42,11 @@ def forked() -> Case:
 
 def test_gradients_are_exchanged() -> None:
     case = dense()
-    chosen = implementations(case.training, True)
+    chosen = gradient_rules(case.training, True)
     assert chosen
-    found = implemented(case.training, chosen)
+    found = apply_gradient_rules(case.training, chosen)
     assert structure(found) == structure(bound(case, chosen)) != structure(case.training)
-    assert found.implementations == chosen
+    assert found.gradient_rules == chosen
 
 
 def test_a_gradient_in_two_nodes() -> None:
@@ -54,7 +54,7 @@ def test_a_gradient_in_two_nodes() -> None:
     split = {case.training.nodes[number].user: rule for number, rule in split_gradients(case.training).items()}
     chosen = {user: rule for user, rule in split.items() if user is not None}
     assert chosen
-    found, expected = implemented(case.training, chosen), bound(case, chosen)
+    found, expected = apply_gradient_rules(case.training, chosen), bound(case, chosen)
     assert [(node.op, node.name) for node in found.nodes] == [(node.op, node.name) for node in expected.nodes]
     assert len(found.nodes) == len(case.training.nodes) + len(chosen)
 
@@ -62,5 +62,5 @@ def test_a_gradient_in_two_nodes() -> None:
 @pytest.mark.parametrize("user", [0, 999])
 def test_rule_for_no_gradient_changes_nothing(user: int) -> None:
     case = dense()
-    (rule, *_) = implementations(case.training, True).values()
-    assert structure(implemented(case.training, {user: rule})) == structure(case.training)
+    (rule, *_) = gradient_rules(case.training, True).values()
+    assert structure(apply_gradient_rules(case.training, {user: rule})) == structure(case.training)

@@ -21,7 +21,7 @@ from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableE
 from echo.frontend import measure, measurement_process
 from echo.frontend.measurement_process import ask, measuring
 from echo.frontend.plan_key import device_key
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.meter.microbenchmark import Microbenchmark, Variable
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
@@ -138,8 +138,10 @@ def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     # every operator is worth it: a fast machine, on which all of them take about as long
     monkeypatch.setattr("echo.estimators.rates.BYTES_PER_SECOND", 1e30)
     monkeypatch.setattr("echo.estimators.rates.FLOPS_PER_SECOND", 1e30)
-    estimate = MxnetSession.overhead
-    monkeypatch.setattr(MxnetSession, "overhead", lambda session, training, *_: estimate(session, training, 60.0, 60.0))
+    estimate = MxnetFramework.overhead
+    monkeypatch.setattr(
+        MxnetFramework, "overhead", lambda session, training, *_: estimate(session, training, 60.0, 60.0)
+    )
     return asked
 
 

@@ -11,17 +11,17 @@ import echo
 from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
 from echo.frontend import session as module
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, EXECUTOR
 
 MODEL = SMALL["resnet50_v2"]()
 
 
-def session(runner: str = EXECUTOR, **changes: Any) -> MxnetSession:
+def session(runner: str = EXECUTOR, **changes: Any) -> MxnetFramework:
     shapes = {**MODEL.shapes, **changes}
     binding = infer_binding(MODEL.symbol, shapes, None, MODEL.grad_req())
-    return MxnetSession(graph_of(MODEL.symbol), binding, mx.cpu(), runner)
+    return MxnetFramework(graph_of(MODEL.symbol), binding, mx.cpu(), runner)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_session_that_mxnet_would_fuse_again_plans_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As under a CUDA build in which the hook does not find how it asks for variables."""
-    monkeypatch.setattr(MxnetSession, "fuses", True)
+    monkeypatch.setattr(MxnetFramework, "fuses", True)
     assert session().hook, "which can be told not to"
     monkeypatch.setattr(module.native, "keeps_unfused", lambda: False)
     with pytest.raises(UnsupportedError, match="MXNET_USE_FUSION=0 lets echo plan"):

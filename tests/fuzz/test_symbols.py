@@ -138,7 +138,7 @@ def test_storage_that_does_not_grow_is_no_fault() -> None:
 
 @pytest.mark.slow
 def test_storage_that_grows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.passes.analysis.with_kept", lambda training, _: training)  # copies do not count
+    monkeypatch.setattr("echo.passes.analysis.with_layout_copies", lambda training, _: training)  # copies do not count
     monkeypatch.setattr("echo.passes.analysis.copied", lambda *_: frozenset())
     found = symbols.check(sigmoids(5))
     assert found is not None

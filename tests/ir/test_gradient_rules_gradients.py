@@ -14,13 +14,13 @@ import pytest
 
 from echo.frontend.capture import training_graph
 from echo.frontend.install import onednn_activations
-from echo.ir.gradient_rules import implementations, known
+from echo.ir.gradient_rules import gradient_rules, known
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.ir.training_graph import TrainingGraph
 from tests.ir.test_ops_cached import DYNAMIC, STATIC
 from tests.ir.test_ops_cached import run as run_cached
 from tests.support.cases import case_of
-from tests.support.gradient_cases import CASES, applicable, case, implemented, run, shaped, under
+from tests.support.gradient_cases import CASES, applicable, apply_gradient_rules, case, run, shaped, under
 from tests.support.numpy_builds import inner, of
 from tests.support.operator_builds import Build, unary
 from tests.support.training import assert_alive, assert_same, bind, random_arrays, recomputing
@@ -51,9 +51,9 @@ def test_the_same_bits(name: str) -> None:
         changed = training_graph(found.graph, found.binding, mx.cpu(), {under(found): {GRADIENT_ATTRIBUTE: text}})
         if "of one twice" not in name:
             assert read_by_gradient(changed) != read_by_gradient(found.training)
-        assert_same(run(implemented(found, text)), expected)
-        assert_same(run(implemented(found, text), grad_req="add"), run(found.symbol, grad_req="add"))
-        with_clone = recomputing(implemented(found, text), {"under": [0]})
+        assert_same(run(apply_gradient_rules(found, text)), expected)
+        assert_same(run(apply_gradient_rules(found, text), grad_req="add"), run(found.symbol, grad_req="add"))
+        with_clone = recomputing(apply_gradient_rules(found, text), {"under": [0]})
         assert_same(run(with_clone), expected)
 
 
@@ -64,8 +64,8 @@ def test_the_same_bits_in_a_cached_op(name: str, flags: dict[str, Any]) -> None:
     found = case(CASES[name])
     expected, _ = run_cached(found.symbol, flags)
     for text in applicable(found):
-        assert_same(run_cached(implemented(found, text), flags)[0], expected)
-        assert_same(run_cached(recomputing(implemented(found, text), {"under": [0]}), flags)[0], expected)
+        assert_same(run_cached(apply_gradient_rules(found, text), flags)[0], expected)
+        assert_same(run_cached(recomputing(apply_gradient_rules(found, text), {"under": [0]}), flags)[0], expected)
 
 
 ANY_TYPE = ["softsign", "selu", "masked softmax", "concat", "sum", "difference"]
@@ -75,8 +75,8 @@ ANY_TYPE = ["softsign", "selu", "masked softmax", "concat", "sum", "difference"]
 @pytest.mark.parametrize("name", ANY_TYPE)
 def test_the_same_bits_of_other_types(name: str, dtype: str) -> None:
     found = case(CASES[name], dtype)
-    chosen = implementations(found.training, onednn=True)[under(found)].text
-    assert_same(run(implemented(found, chosen), dtype), run(found.symbol, dtype))
+    chosen = gradient_rules(found.training, onednn=True)[under(found)].text
+    assert_same(run(apply_gradient_rules(found, chosen), dtype), run(found.symbol, dtype))
 
 
 @pytest.mark.every(5)
@@ -104,7 +104,7 @@ def sigmoid_deviates(count: int) -> int:
     heads = mx.nd.array(generator.normal(0, 1, count))
     seen = []
     for rule in known("Activation", {"act_type": "sigmoid"}):
-        executor = bind(implemented(found, rule.text), {"data": values})
+        executor = bind(apply_gradient_rules(found, rule.text), {"data": values})
         executor.forward(is_train=True)
         executor.backward([heads])
         seen.append(executor.grad_dict["data"].asnumpy())
@@ -117,7 +117,7 @@ def test_the_same_bits_in_every_mode(is_train: bool) -> None:
     found = case(CASES["chain of tanh"])
     (text,) = applicable(found)
     seen = []
-    for symbol in (found.symbol, implemented(found, text)):
+    for symbol in (found.symbol, apply_gradient_rules(found, text)):
         executor = bind(symbol, random_arrays(symbol, {"data": (8, 72)}))
         executor.forward(is_train=is_train)
         executor.backward([mx.nd.ones(out.shape) for out in executor.outputs], is_train=not is_train)
@@ -131,7 +131,7 @@ def test_the_same_bits_in_every_mode(is_train: bool) -> None:
 def wrongly(name: str, dtype: str = "float32", text: str = "_backward_Activation>_backward_Activation:0,2,2") -> bool:
     """Whether an implementation changes the bits of this case."""
     found = case(CASES[name] if name in CASES else OTHERS[name], dtype)
-    expected, got = run(found.symbol, dtype), run(implemented(found, text), dtype)
+    expected, got = run(found.symbol, dtype), run(apply_gradient_rules(found, text), dtype)
     return any(got[key].tobytes() != expected[key].tobytes() for key in expected)
 
 
@@ -155,13 +155,13 @@ OTHERS: dict[str, Build] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_unsuitable_operator_has_no_rule_chosen(name: str) -> None:
-    assert under(found := case(OTHERS[name])) not in implementations(found.training, onednn=True)
+    assert under(found := case(OTHERS[name])) not in gradient_rules(found.training, onednn=True)
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid", "softrelu", "elu", "gelu", "leaky"])
 def test_operator_without_onednn_has_no_rule_chosen(name: str) -> None:
     for dtype, onednn in (("float64", True), ("float16", True), ("float32", False)):
-        assert implementations(case(CASES[name], dtype).training, onednn=onednn) == {}
+        assert gradient_rules(case(CASES[name], dtype).training, onednn=onednn) == {}
 
 
 def test_rule_for_unsuitable_operator_would_change_gradients() -> None:

@@ -12,8 +12,8 @@ from benchmarks.models import SMALL
 from echo.errors import GraphError, OptionError
 from echo.frontend import implement
 from echo.frontend.capture import training_graph
-from echo.frontend.implement import implemented as exchanged
-from echo.ir.gradient_rules import implementations, known
+from echo.frontend.implement import apply_gradient_rules as exchanged
+from echo.ir.gradient_rules import gradient_rules, known
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.ir.ops import ops_with
 from echo.passes.check_marks import with_marks
@@ -21,7 +21,7 @@ from echo.passes.rewrite import gradient_marks
 from echo.plans.decisions import Mark
 from echo.plans.plan import Plan
 from tests.support.cases import model_case
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 from tests.support.gradient_cases import ACTIVATIONS, CASES, LEAKY, case, chosen, under
 from tests.support.numpy_builds import inner, of
 from tests.support.training import assert_same, bind, random_arrays, requests, train
@@ -78,8 +78,8 @@ def test_training_with_such_a_plan() -> None:
 @pytest.mark.usefixtures("cheap_planning")
 def test_sums_of_gradients_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     training = case(CASES["tanh"]).training
-    chosen = implementations(training, onednn=True)
-    assert exchanged(training, chosen).implementations == chosen
+    chosen = gradient_rules(training, onednn=True)
+    assert exchanged(training, chosen).gradient_rules == chosen
     monkeypatch.setattr(implement, "accumulations", lambda *_: (True,))
     assert exchanged(training, chosen) is training
 
@@ -87,10 +87,10 @@ def test_sums_of_gradients_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("name", [*CASES, "nmt", "lm", "densenet121"])
 def test_written_into_the_training_graph_as_mxnet_binds_them(name: str) -> None:
     found = case(CASES[name]) if name in CASES else model_case(name)
-    chosen = implementations(found.training, onednn=True)
+    chosen = gradient_rules(found.training, onednn=True)
     marks = gradient_marks(found.graph, found.training, chosen)
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
-    expected = replace(bound, planned_bytes=found.training.planned_bytes, implementations=chosen)
+    expected = replace(bound, planned_bytes=found.training.planned_bytes, gradient_rules=chosen)
     assert chosen
     assert exchanged(found.training, chosen) == expected
 
@@ -123,7 +123,7 @@ def test_plans_from_files_have_no_others() -> None:
     for text in ("_backward_Activation>_backward_Activation:0,0,0", "_backward_Activation>_backward_sigmoid:0,1"):
         wrong = replace(plan, marks=(Mark(under(found), "Activation", {GRADIENT_ATTRIBUTE: text}),))
         with pytest.raises(GraphError, match=r"marks: no gradient of Activation .'under'. is"):
-            with_marks(found.graph, wrong, FakeFrontend(found.training))
+            with_marks(found.graph, wrong, FakeFramework(found.training))
     for op in ("exp", "LeakyReLU", "softmax", "_npi_add", "Concat"):
         assert all(rule.before.startswith("_backward") for rule in known(op, {"num_args": "2"}))
 

@@ -16,10 +16,10 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import UnmeasurableError
 from echo.estimators.overhead import estimate
 from echo.frontend.capture import training_graph
-from echo.frontend.implement import implemented
-from echo.frontend.session import MxnetSession
+from echo.frontend.implement import apply_gradient_rules
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import symbol_of
-from echo.ir.gradient_rules import implementations, known, split_gradients, split_rule
+from echo.ir.gradient_rules import gradient_rules, known, split_gradients, split_rule
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph
@@ -128,7 +128,7 @@ def test_the_graph_is_what_mxnet_binds(name: str) -> None:
     wanted = split(found)
     marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
-    made = implemented(found.training, wanted)
+    made = apply_gradient_rules(found.training, wanted)
     assert made.outputs == bound.outputs
     plain = [replace(node, attrs={}) for node in bound.nodes]
     assert [replace(node, attrs={}) for node in made.nodes] == plain
@@ -144,7 +144,7 @@ def test_the_order() -> None:
     """The weights' gradient just before the other convolution's, the data's after it: only the first needs the map."""
     found = case(NETWORKS["two"])
     assert names(found) == ["b"]
-    training = implemented(found.training, split(found))
+    training = apply_gradient_rules(found.training, split(found))
     weights, data = gradients(training, "b")
     (other,) = gradients(training, "a")
     assert weights + 1 == other < data
@@ -166,8 +166,8 @@ def test_split_gradient_waits_only_if_smaller_than_what_it_frees() -> None:
 
 def test_only_where_onednn_computes_them() -> None:
     found = case(NETWORKS["two"])
-    assert split(found).items() <= implementations(found.training, onednn=True).items()
-    assert not split(found).keys() & implementations(found.training, onednn=False).keys()
+    assert split(found).items() <= gradient_rules(found.training, onednn=True).items()
+    assert not split(found).keys() & gradient_rules(found.training, onednn=False).keys()
     assert split(case(NETWORKS["two"], "float64")) == {}
     for rule in split(found).values():
         assert rule in known("Convolution", {})
@@ -179,7 +179,7 @@ def test_gradients_that_are_read_twice_are_left_alone() -> None:
         found = case(symbol)
         wanted = {number: split_rule(False) for number, node in enumerate(found.graph.nodes)
                   if node.op == "Convolution"}  # fmt: skip
-        assert len(implemented(found.training, wanted).nodes) == len(found.training.nodes)
+        assert len(apply_gradient_rules(found.training, wanted).nodes) == len(found.training.nodes)
         assert_same(run(marked(found, wanted)), run(found.symbol))
 
 
@@ -189,7 +189,7 @@ def test_every_convolution_may_be_marked() -> None:
               if node.op == "Convolution"}  # fmt: skip
     marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
-    assert [replace(node, attrs={}) for node in implemented(found.training, wanted).nodes] == [
+    assert [replace(node, attrs={}) for node in apply_gradient_rules(found.training, wanted).nodes] == [
         replace(node, attrs={}) for node in bound.nodes
     ]
     assert_same(run(marked(found, wanted)), run(found.symbol))
@@ -217,7 +217,7 @@ def test_inputs_that_are_not_there_are_refused() -> None:
 def test_two_nodes_take_as_long_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     found = case(NETWORKS["two"])
-    parted = implemented(found.training, split(found))
+    parted = apply_gradient_rules(found.training, split(found))
     before, after = (estimate(graph, CostTable("x"), None, 0.0) for graph in (found.training, parted))
     assert after.step_seconds == pytest.approx(before.step_seconds)
     weights, data = gradients(parted, "b")
@@ -248,7 +248,7 @@ def test_plans_need_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     def unmeasured(*_: Any) -> float:
         raise UnmeasurableError("this test measures nothing")
 
-    monkeypatch.setattr(MxnetSession, "meter", lambda _: unmeasured)
+    monkeypatch.setattr(MxnetFramework, "meter", lambda _: unmeasured)
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "without"))
     without = planned(monkeypatch, False)
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "with"))

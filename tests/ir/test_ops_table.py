@@ -50,7 +50,7 @@ def test_table_holds_heavy_operators() -> None:
 
 def test_unknown_operator_has_an_empty_row() -> None:
     assert spec("MyOwn") == OpSpec()
-    assert not any((OpSpec().recomputable, OpSpec().reads_plainly, OpSpec().measurable))
+    assert not any((OpSpec().recomputable, OpSpec().address_stable_reads, OpSpec().measurable))
 
 
 def test_operators_that_may_draw() -> None:

@@ -10,30 +10,30 @@ import mxnet as mx
 import pytest
 
 from echo.errors import OptionError
-from echo.estimators.inplace import as_stock, with_kept
+from echo.estimators.inplace import as_stock, with_layout_copies
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
-from echo.passes.analysis import Candidates, Differentiate, EstimateOverhead, FindCandidates, Partition
+from echo.passes.analysis import Candidates, Differentiate, EstimateCost, FindCandidates, Partition
 from echo.passes.request import Request
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart, partition
 from echo.system.process import Deadline
 from tests.support.cases import Case, case_of, model_case, special_case, with_dropout
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 from tests.support.made_graphs import Builder
 from tests.support.planning import overhead_of
 
 
 @dataclass
-class Asked(FakeFrontend):
+class Asked(FakeFramework):
     """Keeps what it is asked to implement."""
 
     asked: list[Mapping[int, str]] = field(default_factory=list)
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
-        self.asked.append(implementations)
+    def apply_gradient_rules(self, training: TrainingGraph, gradient_rules: Mapping[int, str]) -> TrainingGraph:
+        self.asked.append(gradient_rules)
         return training
 
 
@@ -58,7 +58,7 @@ def test_gradients_read_less_on_a_cpu(case: Case) -> None:
 def test_gradients_of_activations_on_a_gpu_are_mxnets(case: Case) -> None:
     found, frontend = run(case, device="gpu", onednn=False)
     assert not frontend.asked
-    assert found == with_kept(as_stock(case.training, "gpu"), "gpu")
+    assert found == with_layout_copies(as_stock(case.training, "gpu"), "gpu")
 
 
 def test_convolutions_on_a_gpu_with_cudnn_have_split_gradients() -> None:
@@ -93,7 +93,7 @@ def network(draws: bool = False) -> Case:
 
 
 def found(case: Case, device: str = "cpu", hook: bool = True, **options: Any) -> Candidates:
-    frontend = FakeFrontend(case.training, device=device, hook=hook)
+    frontend = FakeFramework(case.training, device=device, hook=hook)
     return FindCandidates().run(Request(case.graph, Options.of(**options), frontend), case.training)
 
 
@@ -257,7 +257,7 @@ def test_dropout_that_cannot_be_redone_from_its_mask_stays() -> None:
 
 def test_segments_are_of_light_candidates_alone() -> None:
     case = model_case("nmt")
-    candidates = FindCandidates().run(Request(case.graph, Options(), FakeFrontend(case.training)), case.training)
+    candidates = FindCandidates().run(Request(case.graph, Options(), FakeFramework(case.training)), case.training)
     found = Partition().run(case.training, candidates)
     assert found == partition(case.training, candidates.light)
     assert found != partition(case.training, {**candidates.light, **candidates.heavy})
@@ -268,7 +268,7 @@ CASE = model_case("lm")
 
 
 @dataclass
-class Timed(FakeFrontend):
+class Timed(FakeFramework):
     """Keeps the limits that it is given."""
 
     limits: list[tuple[float, float]] = field(default_factory=list)
@@ -294,5 +294,5 @@ def test_time_for_measuring_follows_from_the_deadline(
     monkeypatch.setattr("echo.system.process.time", SimpleNamespace(monotonic=lambda: 0.0))
     frontend = Timed(CASE.training)
     request = Request(CASE.graph, Options(), frontend, warm_start=WarmStart(()) if known else None)
-    assert EstimateOverhead().run(replace(request, deadline=Deadline(seconds, left, seconds)), CASE.training).seconds
+    assert EstimateCost().run(replace(request, deadline=Deadline(seconds, left, seconds)), CASE.training).seconds
     assert frontend.limits == [pytest.approx((work, clock))]

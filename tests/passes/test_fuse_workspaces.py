@@ -7,10 +7,10 @@ from echo.passes.pass_manager import run
 from echo.passes.request import Request
 from echo.plans.options import Options
 from tests.estimators.test_footprint import graph, norm
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 
 
-def count(frontend: FakeFrontend) -> Workspaces:
+def count(frontend: FakeFramework) -> Workspaces:
     request = Request(None, Options(), frontend)  # type: ignore[arg-type]
     found: Workspaces = run((CountWorkspaces(),), [request], print)[Workspaces]
     return found
@@ -19,9 +19,9 @@ def count(frontend: FakeFrontend) -> Workspaces:
 def test_operators_draw_one_after_the_other() -> None:
     large, small = graph(*norm(0, 64)), graph(*norm(0, 8))
     both = graph(*norm(0, 64), *norm(4, 8))
-    assert count(FakeFrontend(both)).bytes == count(FakeFrontend(large)).bytes > count(FakeFrontend(small)).bytes > 0
-    assert count(FakeFrontend(both, spaces=4)).bytes == 4 * count(FakeFrontend(both)).bytes
+    assert count(FakeFramework(both)).bytes == count(FakeFramework(large)).bytes > count(FakeFramework(small)).bytes > 0
+    assert count(FakeFramework(both, spaces=4)).bytes == 4 * count(FakeFramework(both)).bytes
 
 
 def test_graphs_without_fused_operators_draw_nothing_that_is_known() -> None:
-    assert count(FakeFrontend(graph(*norm(0, 8)[:3]))).bytes == 0
+    assert count(FakeFramework(graph(*norm(0, 8)[:3]))).bytes == 0

@@ -15,7 +15,7 @@ import pytest
 import echo
 from echo.estimators.measuring import UnmeasurableError
 from echo.frontend.measure import race
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of
 from echo.ir.training_node import TensorType
 from echo.passes import choose
@@ -31,7 +31,7 @@ from tests.support.fused_models import BATCH, SIZE, STEPS, Example, trained_gluo
 
 BUDGET = "1GB"  # within a budget memory does not decide
 Race = Callable[[str], None]
-real_race = MxnetSession.race
+real_race = MxnetFramework.race
 
 
 def apart(build: Any, *sizes: int, **more: Any) -> Any:
@@ -86,12 +86,12 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cheap_planning: No
     def give(hoist: float = 1.0, transposed: float = 9.0, row: float = 5.0) -> list[str]:
         seconds = {"one by one": row, "hoist": hoist, "transposed": transposed}
 
-        def run(_: MxnetSession, graphs: Mapping[str, Any], types: Mapping[str, TensorType], limit: float) -> Any:
+        def run(_: MxnetFramework, graphs: Mapping[str, Any], types: Mapping[str, TensorType], limit: float) -> Any:
             runs.append(str(types["x0"]))
             assert 0 < limit <= 0.5
             return {name: seconds[name.partition(":")[0]] for name in graphs}
 
-        monkeypatch.setattr(MxnetSession, "race", run)
+        monkeypatch.setattr(MxnetFramework, "race", run)
         return runs
 
     return give
@@ -326,11 +326,11 @@ def test_a_race_measures_without_touching_random_numbers(monkeypatch: pytest.Mon
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     seen = []
 
-    def watched(session: MxnetSession, graphs: Any, types: Any, limit: float) -> Any:
+    def watched(session: MxnetFramework, graphs: Any, types: Any, limit: float) -> Any:
         seen.append(real_race(session, graphs, types, 60))  # however busy the machine is
         return seen[-1]
 
-    monkeypatch.setattr(MxnetSession, "race", watched)
+    monkeypatch.setattr(MxnetFramework, "race", watched)
     mx.random.seed(4)
     np.random.seed(4)
     wanted = mx.nd.random.uniform(shape=(3,)).asnumpy(), np.random.rand()

@@ -59,8 +59,8 @@ def planned(megabytes: float, overhead: float = 0.0) -> Any:
 
 def test_small_masks_are_not_tried() -> None:
     """Within a budget, nor are large ones, but where recomputation takes more time than they do."""
-    stays: Any = object()
-    small, large = Masked(stays, bytes=1000), Masked(stays, bytes=2 << 20)
+    unchanged: Any = object()
+    small, large = Masked(unchanged, bytes=1000), Masked(unchanged, bytes=2 << 20)
     assert "the masks have 1,000 of 100,000,000 bytes" in small.why_not_tried(asked(None), planned(100))
     assert large.why_not_tried(asked(None), planned(100)) == ""
     assert "takes time" in large.why_not_tried(asked("1GB"), planned(100, RULES.mask_time))
@@ -68,8 +68,8 @@ def test_small_masks_are_not_tried() -> None:
 
 
 def test_masks_have_to_save_bytes_or_within_a_budget_time() -> None:
-    stays: Any = object()
-    masked = Masked(stays, bytes=2 * 10**6)
+    unchanged: Any = object()
+    masked = Masked(unchanged, bytes=2 * 10**6)
     assert masked.why_not_taken(asked(None), planned(100), planned(98)) == ""
     assert "99.50 MB planned with masks as bits" in masked.why_not_taken(asked(None), planned(100), planned(99.5))
     assert masked.why_not_taken(asked("1GB"), planned(100, 0.2), planned(100, 0.1)) == ""
@@ -77,8 +77,8 @@ def test_masks_have_to_save_bytes_or_within_a_budget_time() -> None:
 
 
 def test_a_graph_without_masks_stays_as_it_is() -> None:
-    stays: Any = object()
-    assert Masked(stays).declined(asked(None), None, "no masks") is stays
+    unchanged: Any = object()
+    assert Masked(unchanged).rejected(asked(None), None, "no masks") is unchanged
 
 
 def test_networks_without_gain_get_no_notes() -> None:

@@ -13,13 +13,13 @@ from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.system.process import Deadline
 from tests.support.cases import model_case
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 
 CASE = model_case("lm")
 
 
 def request(deadline: Deadline | None = None, **options: Any) -> Request:
-    frontend = FakeFrontend(CASE.training, static={WEIGHTS: 100, INPUTS: 7})
+    frontend = FakeFramework(CASE.training, static={WEIGHTS: 100, INPUTS: 7})
     more = {} if deadline is None else {"deadline": deadline}
     return Request(CASE.graph, Options.of(**options), frontend, **more)  # type: ignore[arg-type]
 

@@ -23,13 +23,13 @@ from echo.plans.decisions import RECOMPUTE, STASH, mark
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from tests.support.cases import ALL_CASES, Case, any_case, model_case, special_case
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 
 
 def rewritten(case: Case, entries: Any, hook: bool = True, nodes: Any = None, match_range: int = 16) -> Rewritten:
     chosen = frozenset(entries)
     run_twice = frozenset(entry.node for entry in chosen) if nodes is None else frozenset(nodes)
-    request = Request(case.graph, Options(), FakeFrontend(case.training, hook=hook))
+    request = Request(case.graph, Options(), FakeFramework(case.training, hook=hook))
     selection = Selection(chosen, {}, dict.fromkeys(run_twice, 1), match_range, 0, 0.0)
     return Rewrite().run(request, case.training, selection)
 
@@ -134,7 +134,7 @@ def confirmed(case: Case, planned: int, match_range: int | None = None, **option
         asked.append(value)
         return planned
 
-    frontend = FakeFrontend(case.training, planned=oracle)
+    frontend = FakeFramework(case.training, planned=oracle)
     request = Request(case.graph, Options.of(**options), frontend)
     found = Confirm().confirmed(request, case.training, Rewritten(case.graph, match_range))
     assert asked == [match_range or frontend.match_range], "the oracle is asked once, as the graph will be bound"
@@ -182,7 +182,7 @@ def test_gradients_that_would_add_up_otherwise_are_refused() -> None:
     case = special_case("many readers")
     assert case.training.accumulations, "the example has gradients of more than eight readers"
     flipped = tuple(not one for one in case.training.accumulations)
-    frontend = FakeFrontend(replace(case.training, accumulations=flipped), planned=lambda graph, match_range: 1)
+    frontend = FakeFramework(replace(case.training, accumulations=flipped), planned=lambda graph, match_range: 1)
     found = Confirm().confirmed(Request(case.graph, Options(), frontend), case.training, Rewritten(case.graph, None))
     assert not found.accepted
     assert "add up gradients" in found.reason

@@ -21,7 +21,7 @@ from echo.policies.problem import Problem, WarmStart
 from echo.policies.solvers.min_cut import least_bytes
 from echo.system.process import NEVER
 from tests.support.cases import Case, any_case, case_of
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 from tests.support.planning import overhead_of, problem_of
 
 STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}
@@ -29,7 +29,7 @@ MODELS = ["nmt", "lm", "resnet50_v2", "dropout", "slices"]
 
 
 def request_of(case: Case, evaluations: int = 600, own_range: int = 16, **options: Any) -> Request:
-    frontend = FakeFrontend(case.training, static=STATIC, match_range=own_range, evaluations=evaluations)
+    frontend = FakeFramework(case.training, static=STATIC, match_range=own_range, evaluations=evaluations)
     return Request(case.graph, Options.of(**options), frontend)
 
 
@@ -116,7 +116,7 @@ def test_mxnets_own_match_range_is_among_the_choices(own: int) -> None:
     case = any_case("dropout")
     seen: list[tuple[int, ...]] = []
 
-    class Watching(FakeFrontend):
+    class Watching(FakeFramework):
         def evaluator(self, training: Any, given: Any) -> Any:
             evaluator, effort = super().evaluator(training, given)
             evaluate = evaluator.evaluate

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.models import SMALL, Model
 from echo.errors import GraphError
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC
 from echo.planning.follow import NOTE, SpareTime, follow
@@ -20,14 +20,14 @@ from echo.plans.options import Options
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
-def session_of(model: Model, runner: str = EXECUTOR, factor: int = 1, **shapes: tuple[int, ...]) -> MxnetSession:
+def session_of(model: Model, runner: str = EXECUTOR, factor: int = 1, **shapes: tuple[int, ...]) -> MxnetFramework:
     """The session of a model for a batch ``factor`` times as large."""
     sizes = {name: (shape[0] * factor, *shape[1:]) for name, shape in model.shapes.items()}
     binding = infer_binding(model.symbol, {**sizes, **shapes}, None, model.grad_req())
-    return MxnetSession(graph_of(model.symbol), binding, mx.cpu(), runner)
+    return MxnetFramework(graph_of(model.symbol), binding, mx.cpu(), runner)
 
 
-def planned(session: MxnetSession, options: Options) -> Found:
+def planned(session: MxnetFramework, options: Options) -> Found:
     return Planner().plan(lambda: session, options)
 
 
@@ -85,7 +85,7 @@ def test_follow_refuses_a_plan_of_which_mxnet_says_that_it_saves_nothing(monkeyp
     first = planned(session_of(model), options)
     other = session_of(model, factor=2)
     training = other.differentiate()
-    monkeypatch.setattr(MxnetSession, "oracle", lambda *_: (training.planned_bytes, training.accumulations))
+    monkeypatch.setattr(MxnetFramework, "oracle", lambda *_: (training.planned_bytes, training.accumulations))
     with pytest.raises(GraphError, match=r"^nothing to gain$"):
         follow(first, other.graph, other, options)
 
@@ -100,7 +100,7 @@ def test_planner_follow_returns_none_where_the_plan_does_not_hold() -> None:
 def test_follow_where_nothing_can_be_fused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     first = planned(session_of(softmax_model(256)), Options())
     other = session_of(softmax_model(512))
-    monkeypatch.setattr(MxnetSession, "why_no_fusion", "no library")
+    monkeypatch.setattr(MxnetFramework, "why_no_fusion", "no library")
     with pytest.raises(GraphError, match=r"^the plan has fused operators: no library$"):
         follow(first, other.graph, other, Options())
 

@@ -15,7 +15,7 @@ import echo
 from benchmarks.models import SMALL
 from echo.cli import main
 from echo.errors import OptionError, PlanError
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.planning.planner import Planner
 from echo.plans.options import Options
 from echo.plans.plan import Plan
@@ -133,7 +133,7 @@ def test_a_plan_that_was_edited_is_refused(no_search: Path, damage: Any, message
 
 def test_gradients_that_this_mxnet_computes_in_another_way(no_search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     optimized = echo.optimize(MODEL.symbol, plan=echo.load_plan(no_search))
-    monkeypatch.setattr(MxnetSession, "onednn", False)
+    monkeypatch.setattr(MxnetFramework, "onednn", False)
     with pytest.raises(PlanError, match=r"computed by '_backward_Activation>.*, which does not hold for its type"):
         bound(optimized)
 
@@ -148,9 +148,9 @@ def test_gradients_that_were_edited(no_search: Path) -> None:
 
 
 def test_sums_of_gradients_stay_as_they_are(no_search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = MxnetSession.oracle
+    full = MxnetFramework.oracle
     answers = iter([lambda found: found, lambda found: (found[0], (*found[1], True))])
-    monkeypatch.setattr(MxnetSession, "oracle", lambda *given: next(answers)(full(*given)))
+    monkeypatch.setattr(MxnetFramework, "oracle", lambda *given: next(answers)(full(*given)))
     with pytest.raises(PlanError, match="adds up gradients in another way"):
         bound(echo.optimize(MODEL.symbol, plan=echo.load_plan(no_search)))
 

@@ -25,10 +25,10 @@ from echo.plans.plan import Plan
 from echo.runtime import bind_plan
 from echo.system import files
 from tests.support.cases import special_case
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 
 MODEL = SMALL["nmt"]()
-NOBODY = FakeFrontend(special_case("slices").training)  # who is asked about fused operators alone
+NOBODY = FakeFramework(special_case("slices").training)  # who is asked about fused operators alone
 
 
 @pytest.fixture

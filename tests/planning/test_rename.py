@@ -92,7 +92,7 @@ def test_renamed_changes_whole_words_only() -> None:
 
 
 def vars_of(plan: Plan) -> dict[str, object]:
-    return {name: value for name, value in vars(plan).items() if name != "_flipper"}
+    return {name: value for name, value in vars(plan).items() if name != "_alternatives"}
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from echo.planning.what_if import WhatIf
 from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.options import Options
 from tests.support.cases import model_case
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 from tests.support.planning import overhead_of
 
 CASE = model_case("lm")
 
 
 @dataclass
-class Frontend(FakeFrontend):
+class Frontend(FakeFramework):
     """Every operator takes as long as any other; plans are confirmed; nothing is fused."""
 
     why_no_fusion: str = "here nothing is fused"
@@ -32,7 +32,7 @@ class Frontend(FakeFrontend):
     def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
         return overhead_of(training)
 
-    def implemented(self, training: TrainingGraph, implementations: Any) -> TrainingGraph:
+    def apply_gradient_rules(self, training: TrainingGraph, gradient_rules: Any) -> TrainingGraph:
         return training
 
     def on(self, graph: Any) -> Frontend:

@@ -24,7 +24,7 @@ from echo.plans.decisions import (
     Decision,
     Mark,
     Memory,
-    Missed,
+    MissedFusion,
     Note,
     NoteKind,
     check,
@@ -61,7 +61,8 @@ def test_workspaces_are_no_choice_of_the_plan() -> None:
 def test_near_misses_come_by_their_reasons_the_most_frequent_first() -> None:
     reasons = ["a", "b", "b", "c", "c", "c", "d", "quiet"]
     missed = [
-        Missed(number, f"n{number}", "gru_cell", reason, reason == "quiet") for number, reason in enumerate(reasons)
+        MissedFusion(number, f"n{number}", "gru_cell", reason, reason == "quiet")
+        for number, reason in enumerate(reasons)
     ]
     assert [[each.node for each in group] for group in near_misses(missed)] == [[3, 4, 5], [1, 2], [0]]
     assert near_misses(missed[-1:]) == []
@@ -69,7 +70,7 @@ def test_near_misses_come_by_their_reasons_the_most_frequent_first() -> None:
 
 DECISION = Decision(4, "fc", "FullyConnected", 0, RECOMPUTE, 100, 0.5, "why")
 MEMORY = Memory(100, 80, {"weights": 7}, {"maps": 3}, {"layer": 2})
-MISSED = Missed(4, "fc", "lstm_cell", "why")
+MISSED = MissedFusion(4, "fc", "lstm_cell", "why")
 
 
 def test_valid_records_are_read_back() -> None:

@@ -11,8 +11,8 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.errors import BudgetError
-from echo.frontend.session import MxnetSession
-from echo.ir.schedule import Splits
+from echo.frontend.session import MxnetFramework
+from echo.ir.schedule import RecomputeSchedule
 from echo.plans.frontier import frontier
 from echo.plans.plan import Plan
 from echo.policies.problem import Problem
@@ -62,8 +62,8 @@ def test_the_graph_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its training graph and its operators' times do not depend on budgets, nor does a frontier measure them apart."""
     asked = []
     for name in ("_differentiated", "cost_table"):
-        full = getattr(MxnetSession, name)
-        monkeypatch.setattr(MxnetSession, name, lambda self, name=name, full=full: asked.append(name) or full(self))
+        full = getattr(MxnetFramework, name)
+        monkeypatch.setattr(MxnetFramework, name, lambda self, name=name, full=full: asked.append(name) or full(self))
     echo.frontier(MODEL.symbol, budgets=3, fuse=False, **MODEL.shapes)
     assert sorted(asked) == ["_differentiated", "cost_table"]
 
@@ -72,7 +72,7 @@ def test_budget_out_of_reach_starts_no_search(monkeypatch: pytest.MonkeyPatch) -
     asked: list[int | None] = []
     full = Search.choose
 
-    def choose(self: Search, problem: Problem) -> Splits:
+    def choose(self: Search, problem: Problem) -> RecomputeSchedule:
         asked.append(problem.max_bytes)
         return full(self, problem)
 

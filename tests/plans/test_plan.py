@@ -13,10 +13,10 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError
-from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, Missed, Note, NoteKind
+from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, MissedFusion, Note, NoteKind
 from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan, StepTime
-from echo.plans.why import Flip
+from echo.plans.why import Alternative
 
 SUBJECT = PlanKey(
     graph="abc",
@@ -103,7 +103,10 @@ def test_plan_that_changes_nothing() -> None:
 
 def test_remarks_say_first_why_nothing_changes_and_what_failed() -> None:
     late = Note("stopped", NoteKind.LATE)
-    missed = (Missed(4, "cell", "lstm_cell", "no gates"), Missed(5, "small", "gru_cell", "too small", quiet=True))
+    missed = (
+        MissedFusion(4, "cell", "lstm_cell", "no gates"),
+        MissedFusion(5, "small", "gru_cell", "too small", quiet=True),
+    )
     found = plan(notes=(Note("a note"), late), applied="none", reason="nothing to gain", missed=missed)
     assert found.failed == (late,)
     assert found.remarks == (
@@ -228,7 +231,7 @@ def test_a_file_of_a_million_brackets_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
-    some = plan().with_flipper(lambda _: Flip())
+    some = plan().with_alternatives(lambda _: Alternative())
     assert pickle.loads(pickle.dumps(some)) == some == plan()
     assert some.to_json() == plan().to_json()
 
@@ -260,7 +263,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
         ({"subject": {**SUBJECT.to_json(), "arguments": [[[8.5], "float32", "null"]]}}, "subject: arguments"),
         ({"subject": {**SUBJECT.to_json(), "arguments": [[[8], "float32", "wish"]]}}, "subject: arguments"),
         ({"subject": {**SUBJECT.to_json(), "operators": {"tanh": "1"}}}, "subject: operators"),
-        ({"_flipper": None}, "_flipper"),
+        ({"_alternatives": None}, "_alternatives"),
         ({"stock_seconds": "long"}, "stock_seconds must be a number"),
         ({"before": {"planned": "much", "live_peak": 0, "static": {}, "at_peak": {}, "layers": {}}}, "planned"),
         ({"before": {"planned": 1, "live_peak": 0, "static": [], "at_peak": {}, "layers": {}}}, "static"),

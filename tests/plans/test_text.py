@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, Note
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, MissedFusion, Note
 from echo.plans.plan import Plan
 from tests.plans.test_plan import plan
 
@@ -71,9 +71,9 @@ def test_names_are_no_markup_and_lines_stay_short() -> None:
 
 
 def test_near_misses_are_a_table_with_counts() -> None:
-    missed = (*(Missed(number, f"cell{number}", "lstm_cell", "an inner map is read") for number in range(3)),
-              Missed(9, "gru", "gru_cell", "a wide state"),
-              Missed(7, "b", "bias_act", "a quiet reason", quiet=True))  # fmt: skip
+    missed = (*(MissedFusion(number, f"cell{number}", "lstm_cell", "an inner map is read") for number in range(3)),
+              MissedFusion(9, "gru", "gru_cell", "a wide state"),
+              MissedFusion(7, "b", "bias_act", "a quiet reason", quiet=True))  # fmt: skip
     text = str(plan(missed=missed, notes=(Note("other"),)))
     assert ["lstm_cell", "3", "cell0", "an inner map is read"] in rows(text)
     assert ["gru_cell", "1", "gru", "a wide state"] in rows(text)

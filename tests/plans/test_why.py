@@ -13,14 +13,16 @@ from benchmarks.models import SMALL
 from echo.errors import OptionError
 from echo.plans.decisions import RECOMPUTE, STASH
 from echo.plans.plan import Plan
-from echo.plans.why import NOT_KNOWN, Cost, Flip
+from echo.plans.why import NOT_KNOWN, Alternative, Cost
 from tests.plans import test_plan
 from tests.test_api import SHAPES, network
 
 
 def flip_of(plan: Plan) -> Plan:
-    flip = Flip(Cost(160 * 10**6, 0.0015), Cost((260 * 10**6) + 512, 0.0), 3)
-    return plan.with_flipper(lambda decision: flip if decision.action == RECOMPUTE else Flip(note="it cannot be"))
+    alternative = Alternative(Cost(160 * 10**6, 0.0015), Cost((260 * 10**6) + 512, 0.0), 3)
+    return plan.with_alternatives(
+        lambda decision: alternative if decision.action == RECOMPUTE else Alternative(note="it cannot be")
+    )
 
 
 def test_answers_print_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
@@ -34,8 +36,8 @@ def test_answer_has_the_costs_of_its_decision() -> None:
     why = flip_of(test_plan.plan()).why("encoder_tanh:0")
     assert why.decision == test_plan.plan().decisions[0]
     assert why.plan == Cost(120 * 10**6, 0.002)
-    assert why.flip.alike == 3
-    assert test_plan.plan().why("encoder_tanh").flip == Flip(note=NOT_KNOWN)
+    assert why.alternative.alike == 3
+    assert test_plan.plan().why("encoder_tanh").alternative == Alternative(note=NOT_KNOWN)
 
 
 def test_names_that_are_not_there() -> None:
@@ -60,8 +62,8 @@ def test_costs_are_those_of_plans_with_the_decision_turned_around() -> None:
     everything = [decision.name for decision in plan.recomputed]
     asked = 0
     for decision in plan.decisions:
-        flip = plan.why(f"{decision.name}:{decision.output}").flip
-        if flip.alone is None:
+        alternative = plan.why(f"{decision.name}:{decision.output}").alternative
+        if alternative.alone is None:
             assert decision.action == STASH
             continue
         names = [name for name in everything if name != decision.name]
@@ -69,8 +71,8 @@ def test_costs_are_those_of_plans_with_the_decision_turned_around() -> None:
         other = echo.plan(network(), policy="echo", max_overhead=0.0, recompute=names, fuse=False, **SHAPES)
         if {each.name for each in other.recomputed} == set(names) and other.match_range == plan.match_range:
             asked += 1
-            assert flip.alone.planned == other.after.planned
-            assert flip.alone.seconds == pytest.approx(other.overhead_seconds)
+            assert alternative.alone.planned == other.after.planned
+            assert alternative.alone.seconds == pytest.approx(other.overhead_seconds)
     assert asked >= 3
 
 
@@ -78,19 +80,23 @@ def test_costs_are_those_of_plans_with_the_decision_turned_around() -> None:
 def test_the_class_costs_more_than_one_of_it() -> None:
     plan = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)
     decision = next(decision for decision in plan.recomputed if decision.name == "norm1")
-    flip = plan.why("norm1:0").flip
-    assert flip.alone is not None
-    assert flip.together is not None
-    assert flip.together.planned >= flip.alone.planned >= plan.after.planned
-    assert flip.together.seconds < flip.alone.seconds == pytest.approx(plan.overhead_seconds - decision.seconds)
+    alternative = plan.why("norm1:0").alternative
+    assert alternative.alone is not None
+    assert alternative.together is not None
+    assert alternative.together.planned >= alternative.alone.planned >= plan.after.planned
+    assert (
+        alternative.together.seconds
+        < alternative.alone.seconds
+        == pytest.approx(plan.overhead_seconds - decision.seconds)
+    )
     again = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)  # from memory, and it answers all the same
-    assert again.why("norm1:0").flip == flip
+    assert again.why("norm1:0").alternative == alternative
 
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_kept_map_names_the_users_pattern() -> None:
     plan = echo.plan(network(), keep="tanh1", fuse=False, **SHAPES)
-    assert plan.why("tanh1").flip == Flip(note="it cannot be recomputed: kept: matches 'tanh1'")
+    assert plan.why("tanh1").alternative == Alternative(note="it cannot be recomputed: kept: matches 'tanh1'")
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -98,7 +104,7 @@ def test_heavy_operators_have_a_price() -> None:
     model = SMALL["nmt"]()
     plan = echo.plan(model.symbol, **model.shapes)
     heavy = [plan.why(f"{each.name}:{each.output}") for each in plan.decisions if each.op == "FullyConnected"]
-    costs = [why.flip.alone for why in heavy if why.flip.alone is not None]
+    costs = [why.alternative.alone for why in heavy if why.alternative.alone is not None]
     assert costs
     assert all(cost.seconds > plan.overhead_seconds for cost in costs)
 
@@ -107,10 +113,10 @@ def test_mirrored_plans_answer_too(monkeypatch: pytest.MonkeyPatch, cheap_planni
     monkeypatch.setattr("echo.frontend.session.install_hook", lambda: "switched off")
     plan = echo.plan(network(), max_overhead=None, recompute=["tanh1", "tanh2"], **SHAPES)
     assert plan.applied == "mirror"
-    flip = plan.why("tanh1").flip
-    assert flip.alone is not None
-    assert flip.alone.seconds < plan.overhead_seconds
-    assert flip.alike == 1
+    alternative = plan.why("tanh1").alternative
+    assert alternative.alone is not None
+    assert alternative.alone.seconds < plan.overhead_seconds
+    assert alternative.alike == 1
 
 
 def test_near_miss_of_a_pattern_says_why_it_is_not_fused() -> None:

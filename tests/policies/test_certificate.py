@@ -15,7 +15,7 @@ from echo.errors import OptionError
 from echo.estimators.scheduler import Scheduler
 from echo.ir.data_graph import DataGraph
 from echo.ir.ops import is_heavy_in_torch
-from echo.ir.schedule import Replayed, Splits, replay, steps_of
+from echo.ir.schedule import RecomputeSchedule, Replayed, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.policies import POLICIES
 from echo.policies.data_problem import problem_of_graph
@@ -33,7 +33,7 @@ KEEPS_SECONDS = {"search", "echo", "fit", "keep", "sublinear", "mincut", "ilp"} 
 FEW, SOME = 2_000, 50_000  # simulations, on small graphs and on chains
 
 
-def certified(problem: Problem, splits: Splits) -> Replayed:
+def certified(problem: Problem, splits: RecomputeSchedule) -> Replayed:
     """Bytes and seconds of recomputation, after all that `replay` and the problem can say against a schedule."""
     training, seconds = problem.training, problem.overhead.seconds
     assert set(splits) <= set(problem.candidates)
@@ -54,7 +54,7 @@ def certified(problem: Problem, splits: Splits) -> Replayed:
 # What is there -----------------------------------------------------------------------------------------------
 
 
-def spaces(problem: Problem) -> Iterator[Splits]:
+def spaces(problem: Problem) -> Iterator[RecomputeSchedule]:
     """Every schedule that there is; under ``once`` those in which a node runs again once, for all its readers."""
     candidates = sorted(problem.candidates)
     if problem.once:

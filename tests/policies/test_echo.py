@@ -12,7 +12,7 @@ from mxnet.gluon.model_zoo import vision
 
 from echo.estimators.storage_planner import Choice, Evaluation, ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.policies import policy_of
 from echo.policies.echo import Echo
 from echo.policies.problem import Problem, partition
@@ -24,13 +24,13 @@ from tests.support.planning import overhead_of, problem_of
 BOTH = pytest.mark.parametrize("policy", [Search(), Echo()], ids=lambda policy: policy.name)
 
 
-def recomputed(problem: Problem, splits: Splits) -> set[str]:
+def recomputed(problem: Problem, splits: RecomputeSchedule) -> set[str]:
     """Names of the nodes that run again."""
     executed = problem.evaluator.executed(problem.choice(list(splits)), splits)
     return {problem.training.nodes[number].name for number in executed.nonzero()[0]}
 
 
-def entries(problem: Problem, splits: Splits) -> frozenset[Entry]:
+def entries(problem: Problem, splits: RecomputeSchedule) -> frozenset[Entry]:
     return frozenset(entry for number in splits for entry in problem.candidates[number]) | problem.forced
 
 

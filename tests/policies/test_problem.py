@@ -13,7 +13,7 @@ import pytest
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import ASSIGNED, PEAK, STATIC
 from echo.passes.analysis import Candidates, Partition
 from echo.policies.data_problem import problem_of_graph
@@ -193,7 +193,7 @@ class Tries:
     limit: int | None = None
     name: str = "tries"
 
-    def choose(self, problem: Problem) -> Splits:
+    def choose(self, problem: Problem) -> RecomputeSchedule:
         for nodes in self.tried:
             problem.evaluator.evaluate(problem.choice(nodes), self.ranges, self.limit, problem.splits(nodes))
         return problem.splits(self.tried[-1])
@@ -203,7 +203,7 @@ PROBLEM = problem_of_graph(*chain(8))
 MANY, FEW, NONE = (1, 2, 3, 4, 5), (3,), ()
 
 
-def within(looks: int, policy: Tries) -> tuple[Splits, bool]:
+def within(looks: int, policy: Tries) -> tuple[RecomputeSchedule, bool]:
     return run_with_deadline(policy, replace(PROBLEM, deadline=hurried(looks)))
 
 
@@ -244,7 +244,7 @@ def test_values_that_are_not_exact_do_not_count() -> None:
 
 def test_a_policy_may_notice_by_itself() -> None:
     class Late(Tries):
-        def choose(self, problem: Problem) -> Splits:
+        def choose(self, problem: Problem) -> RecomputeSchedule:
             raise DeadlineExceeded
 
     assert within(100, Late([])) == ({}, False)

@@ -8,7 +8,7 @@ import mxnet as mx
 import pytest
 
 from benchmarks.models import nmt_symbol
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.policies.equivalence_classes import roles
@@ -142,7 +142,7 @@ def test_a_hint_fits_other_lengths_and_no_other_operators() -> None:
     assert replace(warm_start, is_known=True).fits(other.training, other.candidates)
 
 
-def _schedule_of(case: Case) -> tuple[Splits, WarmStart]:
+def _schedule_of(case: Case) -> tuple[RecomputeSchedule, WarmStart]:
     problem = replace(problem_of(case.training), match_ranges=(16,))
     splits = Search().choose(problem)
     return splits, WarmStart.of(case.training, problem.candidates, set(splits), splits)

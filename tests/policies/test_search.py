@@ -14,7 +14,7 @@ import pytest
 from benchmarks.models import nmt_symbol
 from echo.estimators.overhead import Overhead
 from echo.estimators.storage_planner import Choice, Evaluation
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem
 from echo.policies.search import Search
 from tests.support.cases import any_case, case_of
@@ -251,7 +251,11 @@ def test_effort_bounds_the_work(name: str) -> None:
         executed = problem.evaluator.executed
 
         def evaluate(
-            self, choice: Choice, match_ranges: tuple[int, ...], limit: int | None = None, splits: Splits | None = None
+            self,
+            choice: Choice,
+            match_ranges: tuple[int, ...],
+            limit: int | None = None,
+            splits: RecomputeSchedule | None = None,
         ) -> Evaluation:
             nonlocal calls
             calls += len(match_ranges)

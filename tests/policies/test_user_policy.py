@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.planning import plan_cache
 from echo.policies.problem import Problem
 
@@ -27,7 +27,7 @@ def network() -> mx.sym.Symbol:
         return mx.sym.LinearRegressionOutput(hidden, mx.sym.var("label"))
 
 
-def everything(problem: Problem) -> Splits:
+def everything(problem: Problem) -> RecomputeSchedule:
     """Recomputes every candidate."""
     return problem.splits(problem.candidates)
 
@@ -44,7 +44,7 @@ def test_schedule_of_a_function_is_planned() -> None:
 def test_functions_are_told_apart_and_remembered() -> None:
     calls = []
 
-    def counted(problem: Problem) -> Splits:
+    def counted(problem: Problem) -> RecomputeSchedule:
         calls.append(problem)
         return {}
 

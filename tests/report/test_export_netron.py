@@ -11,7 +11,7 @@ import pytest
 
 import echo
 from echo.errors import GraphError
-from echo.plans.decisions import Missed
+from echo.plans.decisions import MissedFusion
 from echo.report import export
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -67,7 +67,7 @@ def test_near_misses_say_why() -> None:
     symbol, shapes = lstm()
     value = json.loads(symbol.tojson())
     place = next(number for number, node in enumerate(value["nodes"]) if node["name"] == "softmax")
-    plan = replace(echo.plan(symbol, **shapes), missed=(Missed(place, "softmax", "softmax_output", "too small"),))
+    plan = replace(echo.plan(symbol, **shapes), missed=(MissedFusion(place, "softmax", "softmax_output", "too small"),))
     assert export.annotated(value, plan)["nodes"][place]["attrs"][export.MISSED] == "softmax_output: too small"
 
 

@@ -12,7 +12,7 @@ from benchmarks.buckets import chunks
 from benchmarks.models import SMALL, nmt_symbol
 from echo import native, pipeline
 from echo.frontend import capture, session
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.request import Request
 from echo.planning.planner import Planner
@@ -133,7 +133,7 @@ def test_the_search_and_the_marks_of_its_plan_give_the_same_warm_start(name: str
     model, options = SMALL[name](), Options()
     graph = graph_of(model.symbol)
     binding = infer_binding(model.symbol, model.shapes, None, model.grad_req())
-    made = pipeline.plan(Request(graph, options, MxnetSession(graph, binding, mx.cpu()), details=False))
+    made = pipeline.plan(Request(graph, options, MxnetFramework(graph, binding, mx.cpu()), details=False))
     assert made.graph != graph
     assert (made.base != graph) == bool(made.plan.fused) == (name == "nmt")
     assert Leader(made.base, made.graph, binding, mx.cpu()).warm_start(options) == made.warm_start.by_roles()

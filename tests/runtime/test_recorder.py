@@ -83,7 +83,7 @@ def verify_counts_meanwhile() -> None:
     counter = StorageCounter()
     try:
         kept = array(2)
-        most, _ = storage_check.held(lambda: array(5).asnumpy(), mx.cpu())
+        most, _ = storage_check.peak_storage(lambda: array(5).asnumpy(), mx.cpu())
         assert 5 * MB <= most < 6 * MB
         assert 7 * MB <= counter.most() < 8 * MB, "it goes on behind"
         assert eventually(lambda: 2 * MB <= counter.most() < 3 * MB)
@@ -92,7 +92,7 @@ def verify_counts_meanwhile() -> None:
         del kept, passing
     finally:
         counter.close()
-    most, _ = storage_check.held(lambda: array(5).asnumpy(), mx.cpu())
+    most, _ = storage_check.peak_storage(lambda: array(5).asnumpy(), mx.cpu())
     assert 5 * MB <= most < 6 * MB
 
 

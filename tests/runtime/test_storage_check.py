@@ -21,7 +21,7 @@ from benchmarks.sockeye_log import counter_peak
 from echo.errors import NativeError
 from echo.frontend.symbols import graph_of
 from echo.runtime import storage_check as held_module
-from echo.runtime.storage_check import LEAST, Pair, grows, held
+from echo.runtime.storage_check import LEAST, StepPair, grows, peak_storage
 from tests.support.planning import plan_other_graphs
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -148,8 +148,8 @@ def test_the_most_at_once_is_counted() -> None:
         arrays_of(3 * MB, 4 * MB)
         arrays_of(5 * MB)
 
-    assert held(run, mx.cpu())[0] == 7 * MB
-    assert held(lambda: None, mx.cpu())[0] == 0
+    assert peak_storage(run, mx.cpu())[0] == 7 * MB
+    assert peak_storage(lambda: None, mx.cpu())[0] == 0
 
 
 def test_arrays_that_outlive_a_run_are_not_counted() -> None:
@@ -157,33 +157,33 @@ def test_arrays_that_outlive_a_run_are_not_counted() -> None:
         arrays_of(3 * MB)
         return arrays_of(4 * MB)
 
-    most, (kept,) = held(run, mx.cpu())
+    most, (kept,) = peak_storage(run, mx.cpu())
     assert most == 3 * MB
     assert kept.asnumpy().sum() == 0
 
 
 def test_the_count_ends_with_an_error() -> None:
     with pytest.raises(ZeroDivisionError):
-        held(lambda: 1 / 0, mx.cpu())
-    assert held(lambda: arrays_of(MB) and None, mx.cpu())[0] == MB
+        peak_storage(lambda: 1 / 0, mx.cpu())
+    assert peak_storage(lambda: arrays_of(MB) and None, mx.cpu())[0] == MB
 
 
 def test_nobody_counts_twice_at_once() -> None:
     with pytest.raises(NativeError, match="somebody else"):
-        held(lambda: held(lambda: None, mx.cpu()), mx.cpu())
-    assert held(lambda: arrays_of(MB) and None, mx.cpu())[0] == MB
+        peak_storage(lambda: peak_storage(lambda: None, mx.cpu()), mx.cpu())
+    assert peak_storage(lambda: arrays_of(MB) and None, mx.cpu())[0] == MB
 
 
 def test_held_bytes_are_those_of_mxnets_profiler(tmp_path: Path) -> None:
     script = """
 import json, sys
 import mxnet as mx
-from echo.runtime.storage_check import held
+from echo.runtime.storage_check import peak_storage
 from tests.runtime.test_storage_check import network, stepped
 stepped(network(64))  # temporary spaces are there
 mx.profiler.set_config(profile_memory=True, filename=sys.argv[1])
 mx.profiler.set_state("run")
-print(held(lambda: stepped(network(64)) and None, mx.cpu())[0])
+print(peak_storage(lambda: stepped(network(64)) and None, mx.cpu())[0])
 mx.profiler.set_state("stop")
 mx.profiler.dump()
 """
@@ -218,9 +218,9 @@ def test_a_hundredth_and_a_megabyte(own: int, echo_holds: int, more: bool) -> No
 
 def test_hidden_bytes_of_the_users_operators_are_added() -> None:
     small, large = (lambda: arrays_of(MB) and None), (lambda: arrays_of(6 * MB) and None)
-    assert Pair(small, large, mx.cpu(), hidden=5 * MB).growth() is None
-    assert str(Pair(small, large, mx.cpu(), hidden=3 * MB).growth()) == "storage: 4.2 MB became 6.3 MB"
-    unknown = Pair(small, large, mx.cpu(), hidden=None)
+    assert StepPair(small, large, mx.cpu(), hidden=5 * MB).growth() is None
+    assert str(StepPair(small, large, mx.cpu(), hidden=3 * MB).growth()) == "storage: 4.2 MB became 6.3 MB"
+    unknown = StepPair(small, large, mx.cpu(), hidden=None)
     assert unknown.growth() is None
     assert unknown.told == "storage was not compared"
 
@@ -228,5 +228,5 @@ def test_hidden_bytes_of_the_users_operators_are_added() -> None:
 def test_growth_by_other_threads_is_counted_again() -> None:
     runs = iter([9 * MB, MB, MB])
     own, noisy = lambda: arrays_of(2 * MB) and None, lambda: arrays_of(next(runs)) and None
-    assert Pair(own, noisy, mx.cpu(), hidden=0).growth() is None
+    assert StepPair(own, noisy, mx.cpu(), hidden=0).growth() is None
     assert next(runs) == MB

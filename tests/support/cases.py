@@ -17,13 +17,13 @@ from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE, GradientRule
 from echo.ir.recompute_rules import recomputable_outputs
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection
 from echo.plans.options import Options
-from tests.support.fake_frontend import FakeFrontend
+from tests.support.fake_frontend import FakeFramework
 
 MATCH_RANGES = (1, 2, 3, 16, 64)
 
@@ -56,9 +56,9 @@ class Case:
             if generator.random() < 0.67
         }
 
-    def rewritten(self, entries: frozenset[Entry], hook: bool = True, splits: Splits | None = None) -> Graph:
+    def rewritten(self, entries: frozenset[Entry], hook: bool = True, splits: RecomputeSchedule | None = None) -> Graph:
         """The user's graph with the attributes that make the hook, or MXNet itself, recompute these entries."""
-        request = Request(self.graph, Options(), FakeFrontend(self.training, hook=hook))
+        request = Request(self.graph, Options(), FakeFramework(self.training, hook=hook))
         selection = Selection(entries, splits or {}, {entry.node: 1 for entry in entries}, 16, 0, 0.0)
         return Rewrite().run(request, self.training, selection).graph
 
@@ -66,7 +66,9 @@ class Case:
         """The training graph that MXNet, with the hook, makes of a graph."""
         return training_graph(graph, self.binding, mx.cpu())
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
+    def apply_gradient_rules(
+        self, training: TrainingGraph, gradient_rules: Mapping[int, GradientRule]
+    ) -> TrainingGraph:
         return training
 
     def oracle(self, graph: Graph, match_range_: int) -> int:

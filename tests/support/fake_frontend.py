@@ -14,7 +14,7 @@ SUBJECT = PlanKey("graph", {}, (), "cpu", EXECUTOR, {})
 
 
 @dataclass
-class FakeFrontend:
+class FakeFramework:
     """Answers the planner's questions with values given in advance."""
 
     training: TrainingGraph

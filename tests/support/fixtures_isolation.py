@@ -7,7 +7,7 @@ from typing import Any, Iterator
 import pytest
 
 from echo.estimators.measuring import UnmeasurableError
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.runtime.foresight import FORESIGHT
 from echo.system.process import NEVER, Deadline
 from echo.system.threads import ONCE
@@ -29,13 +29,13 @@ def nothing_said() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_races() -> Iterator[None]:
-    """No layout is chosen by what the clock says: who wants another one patches `MxnetSession.race` again."""
+    """No layout is chosen by what the clock says: who wants another one patches `MxnetFramework.race` again."""
 
     def race(*_: Any) -> None:
         raise UnmeasurableError("this test measures nothing")
 
     with pytest.MonkeyPatch.context() as patch:  # not the fixture, whose patches would outlive those of a test's others
-        patch.setattr(MxnetSession, "race", race)
+        patch.setattr(MxnetFramework, "race", race)
         yield
 
 

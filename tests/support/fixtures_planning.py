@@ -14,7 +14,7 @@ import echo
 from echo.estimators.measuring import UnmeasurableError
 from echo.estimators.storage_planner import Evaluator
 from echo.frontend.install import install_hook
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.rules import RULES
 from echo.planning.planner import Planner
@@ -25,17 +25,17 @@ from fuzz.poison import poisoned
 @pytest.fixture
 def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Planning without measurements and with a short search, for tests that plan many graphs."""
-    full = MxnetSession.evaluator
+    full = MxnetFramework.evaluator
 
-    def evaluator(session: MxnetSession, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
+    def evaluator(session: MxnetFramework, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         found, effort = full(session, training, seconds)
         return found, min(effort, 200 * len(training.nodes))
 
     def measure(*_: Any) -> float:
         raise UnmeasurableError("this test measures nothing")
 
-    monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
-    monkeypatch.setattr(MxnetSession, "meter", lambda _: measure)
+    monkeypatch.setattr(MxnetFramework, "evaluator", evaluator)
+    monkeypatch.setattr(MxnetFramework, "meter", lambda _: measure)
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))

@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 
 from echo.frontend.symbols import symbol_of
-from echo.ir.gradient_rules import implementations, known
+from echo.ir.gradient_rules import gradient_rules, known
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from tests.support.cases import Case, case_of
 from tests.support.numpy_builds import inner, of
@@ -104,7 +104,7 @@ def under(case: Case) -> int:
     return next(number for number, node in enumerate(case.graph.nodes) if node.name == "under")
 
 
-def implemented(case: Case, text: str) -> Symbol:
+def apply_gradient_rules(case: Case, text: str) -> Symbol:
     return symbol_of(case.graph.with_attrs({under(case): {GRADIENT_ATTRIBUTE: text}}))
 
 
@@ -114,7 +114,7 @@ def run(symbol: Symbol, dtype: str = "float32", grad_req: str = "write") -> Reco
 
 def applicable(case: Case) -> list[str]:
     """The one that is chosen, and what would be chosen were other gradients to read other things."""
-    chosen = implementations(case.training, onednn=True)[under(case)].text
+    chosen = gradient_rules(case.training, onednn=True)[under(case)].text
     node = case.graph.nodes[under(case)]
     if node.op == "LeakyReLU" and node.attrs["act_type"] == "leaky" and float(node.attrs.get("slope", "0.25")) >= 0:
         return sorted(rule.text for rule in known(node.op, node.attrs))
@@ -127,7 +127,7 @@ def applicable(case: Case) -> list[str]:
 
 def chosen(build: Build) -> str:
     found = case(build)
-    rule = implementations(found.training, onednn=True).get(under(found))
+    rule = gradient_rules(found.training, onednn=True).get(under(found))
     if rule is None:
         return ""
     assert rule in known(found.graph.nodes[under(found)].op, found.graph.nodes[under(found)].attrs)

@@ -13,9 +13,9 @@ from echo.ir.graph import NO_SETTING, PREFIX, Entry, Graph, Setting
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import LAYERS, PATTERNS, QUIET, hoist, substitute
 from echo.passes.patterns.graph_view import Fusion, Pattern, View
-from echo.passes.patterns.legality import Infer, misfits, numbered, ordered, unnumbered
+from echo.passes.patterns.legality import Infer, check_inferred_types, numbered, ordered, unnumbered
 from echo.passes.patterns.substitute import applied
-from echo.plans.decisions import Missed, Note
+from echo.plans.decisions import MissedFusion, Note
 
 _ANY_TYPE = "#"  # in front of a shape: the type does not count
 _TRIES = 32  # graphs that are made to find the places that would change an order, each in some milliseconds
@@ -35,7 +35,7 @@ class Fused:
 
     graph: Graph
     places: tuple[Place, ...] = ()
-    missed: tuple[Missed, ...] = ()
+    missed: tuple[MissedFusion, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     hidden: int = 0
     notes: tuple[Note, ...] = ()
@@ -44,14 +44,14 @@ class Fused:
 
 def find(
     graph: Graph,
-    wished: AbstractSet[int] = frozenset(),
+    pinned: AbstractSet[int] = frozenset(),
     without: AbstractSet[str] = frozenset(),
     refused: Refused = MappingProxyType({}),
     setting: Setting = NO_SETTING,
-) -> tuple[list[Fusion], list[Missed]]:
+) -> tuple[list[Fusion], list[MissedFusion]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses.
 
-    ``wished`` nodes stay, ``without`` are patterns that are not matched.
+    ``pinned`` nodes stay, ``without`` are patterns that are not matched.
     """
     view = View(graph, setting)
     by_anchor: dict[str, list[Pattern]] = defaultdict(list)
@@ -59,15 +59,15 @@ def find(
         for op in pattern.anchors if pattern.name not in without else ():
             by_anchor[op].append(pattern)
     fusions: list[Fusion] = []
-    missed: list[Missed] = []
+    missed: list[MissedFusion] = []
     for number, node in enumerate(graph.nodes):
         for pattern in by_anchor.get(node.op, ()):
             result = _match(view, pattern, number)
             if isinstance(result, Fusion):
                 kinds = [(new.op, new.name) for new in result.nodes]
                 result = next((refused[kind] for kind in kinds if kind in refused), result)
-            if isinstance(result, Fusion) and not wished.isdisjoint(result.replaced):
-                result = f"keep or recompute names {graph.nodes[min(wished & result.replaced)].name!r}, which is inside"
+            if isinstance(result, Fusion) and not pinned.isdisjoint(result.replaced):
+                result = f"keep or recompute names {graph.nodes[min(pinned & result.replaced)].name!r}, which is inside"
             if isinstance(result, Fusion):
                 fusions.append(result)
             elif result is not None:
@@ -80,7 +80,11 @@ def _match(view: View, pattern: Pattern, number: int) -> Fusion | str | None:
     if not pattern.may_match(view.graph, number):
         return None
     match = pattern.match(view, number)
-    late = view.late(match.shape_source) if isinstance(match, Fusion) and match.shape_source is not None else ""
+    late = (
+        view.shape_known_too_late(match.shape_source)
+        if isinstance(match, Fusion) and match.shape_source is not None
+        else ""
+    )
     return late or match
 
 
@@ -97,7 +101,7 @@ def fuse(
     graph: Graph,
     types: Callable[[], Types],
     copies: bool,
-    wished: AbstractSet[int] = frozenset(),
+    pinned: AbstractSet[int] = frozenset(),
     without: AbstractSet[str] = frozenset(),
     refused: Refused = MappingProxyType({}),
     why_left: Callable[[Fusion, Types], str] = lambda *_: "",
@@ -107,12 +111,12 @@ def fuse(
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
-    that hold other gradients. ``wished`` are nodes that the user wants kept or recomputed: no fusion replaces them.
+    that hold other gradients. ``pinned`` are nodes that the user wants kept or recomputed: no fusion replaces them.
     ``without`` and ``refused`` are as for `find`; ``why_left`` gives another reason against a fusion that fits.
     ``infer`` asks MXNet whether fused operators compute arrays like those that they take the place of.
     """
     graph = numbered(graph)
-    fusions, missed = find(graph, wished, without, refused, setting)
+    fusions, missed = find(graph, pinned, without, refused, setting)
     entry_types = types() if fusions else {}
     shaped = _why_not(fusions, entry_types, infer)
     fitting, layers = [], dict[Tuple[str, str], str]()  # layers that are left, whose cells may be fused
@@ -127,7 +131,7 @@ def fuse(
     taken, fused_graph = _in_order(graph, fitting, copies)
     anchors = {fusion.anchor for fusion in taken}
     if layers := layers or _layers(fusion for fusion in fitting if fusion.anchor not in anchors):
-        return fuse(graph, types, copies, wished, without, {**refused, **layers}, why_left, setting, infer)
+        return fuse(graph, types, copies, pinned, without, {**refused, **layers}, why_left, setting, infer)
     missed += [near_miss(graph, fusion.place, ORDER) for fusion in fitting if fusion.anchor not in anchors]
     hidden_arrays = filter(None, (fusion.hidden_bytes for fusion in taken))
     hidden = sum(times * entry_types[entry].bytes for times, entry in hidden_arrays)
@@ -139,7 +143,7 @@ def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> di
     """Returns, by its anchor, why shapes or types forbid each fusion; an empty text where they allow it."""
     reasons = {fusion.anchor: why_not(fusion, types) for fusion in fusions}
     right = [fusion for fusion in fusions if not reasons[fusion.anchor]]
-    return reasons if infer is None else {**reasons, **misfits(right, types, infer)}
+    return reasons if infer is None else {**reasons, **check_inferred_types(right, types, infer)}
 
 
 def _layers(fusions: Iterable[Fusion], reason: str = ORDER) -> dict[tuple[str, str], str]:
@@ -148,10 +152,10 @@ def _layers(fusions: Iterable[Fusion], reason: str = ORDER) -> dict[tuple[str, s
     return {(new.op, new.name): reason for new in nodes if new.op.startswith(PREFIX)}
 
 
-def near_miss(graph: Graph, place: Place, reason: str, small: bool = False) -> Missed:
+def near_miss(graph: Graph, place: Place, reason: str, small: bool = False) -> MissedFusion:
     """A near-miss at a place in the graph; one whose arrays are too ``small`` to matter is quiet."""
     pattern, number = place
-    return Missed(number, graph.nodes[number].name, pattern, reason, quiet=small or pattern in QUIET)
+    return MissedFusion(number, graph.nodes[number].name, pattern, reason, quiet=small or pattern in QUIET)
 
 
 def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setting = NO_SETTING) -> Graph:

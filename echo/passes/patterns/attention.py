@@ -49,7 +49,7 @@ def match_attention(view: View, number: int) -> Fusion | str | None:
     if outside:
         return f"{outside!r}, inside of the attention, is read from outside"
     fusion = _fusion(view, number, weighted, weights, scores, replaced)
-    return next(filter(None, map(view.late, fusion.shapes.keys() - _first_outputs(replaced))), fusion)
+    return next(filter(None, map(view.shape_known_too_late, fusion.shapes.keys() - _first_outputs(replaced))), fusion)
 
 
 def _first_outputs(replaced: frozenset[int]) -> set[Entry]:

@@ -142,7 +142,7 @@ class View:
         return frozenset(number for at, node in enumerate(self.graph.nodes) for number in (*node.control_deps,
                          *([at] if node.control_deps else [])))  # fmt: skip
 
-    def late(self, entry: Entry) -> str:
+    def shape_known_too_late(self, entry: Entry) -> str:
         """Why a fused operator cannot infer its shapes from this entry alone; empty where it can.
 
         An operator of an extension library has to know the shapes when MXNet infers them for the first time.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.passes.patterns.graph_view import Fusion, View, local
-from echo.plans.decisions import Missed
+from echo.plans.decisions import MissedFusion
 
 NAME, TRANSPOSED = "hoist", "transposed"
 LEAST = 4  # members of a family
@@ -52,7 +52,7 @@ class Product(NamedTuple):
         return f"{self.members} products [{self.m},{self.k}] x [{self.k},{self.n}]{bias} of {self.dtype}"
 
 
-def families(view: View) -> tuple[list[Family], list[Missed]]:
+def families(view: View) -> tuple[list[Family], list[MissedFusion]]:
     """All families, and near-misses: products with one weight that depend on each other, or are all the same."""
     shared: dict[object, list[int]] = defaultdict(list)
     for number, node in enumerate(view.graph.nodes):
@@ -70,7 +70,7 @@ def families(view: View) -> tuple[list[Family], list[Missed]]:
             reason = f"each of {len(numbers)} products with this weight waits for the one before it"
             if len(groups) == 1:
                 reason = f"the products with this weight are the same {len(numbers)} times"
-            missed.append(Missed(numbers[0], view.graph.nodes[numbers[0]].name, NAME, reason))
+            missed.append(MissedFusion(numbers[0], view.graph.nodes[numbers[0]].name, NAME, reason))
     return sorted(all_families, key=lambda family: family.members[0]), missed
 
 

@@ -105,7 +105,7 @@ Types = Mapping[Entry, TensorType]
 Infer = Callable[[Graph, Mapping[str, TensorType]], Optional[Types]]
 
 
-def misfits(fusions: Sequence[Fusion], types: Types, infer: Infer) -> dict[int, str]:
+def check_inferred_types(fusions: Sequence[Fusion], types: Types, infer: Infer) -> dict[int, str]:
     """Why some of the fusions cannot stand where they would, by anchor; ``types`` are those of the user's entries.
 
     Steps of a layer have equal operators on arrays of equal types: MXNet sees one of them, and all kinds at once.

@@ -9,7 +9,7 @@ from math import gcd
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits, steps_of
+from echo.ir.schedule import RecomputeSchedule, steps_of
 from echo.ir.training_node import TrainingNode
 from echo.policies.problem import Problem
 
@@ -84,7 +84,7 @@ class Model:
         """The binary variables that the program of a problem has at most."""
         return len(problem.candidates) * sum(not node.forward for _, node in problem.training.operators())
 
-    def splits_of(self, values: Sequence[float]) -> Splits:
+    def splits_of(self, values: Sequence[float]) -> RecomputeSchedule:
         """The schedule that a solution stands for."""
         positions_of: dict[int, list[int]] = defaultdict(list)
         for (position, node), column in sorted(self.run.items()):
@@ -98,7 +98,7 @@ class Model:
         """The peak of a solution, where it is the objective."""
         return None if self.peak is None else round(values[self.peak] * self.whole / self.unit) * self.unit
 
-    def start(self, splits: Splits) -> list[float]:
+    def start(self, splits: RecomputeSchedule) -> list[float]:
         """The columns of ``run`` of a schedule; a solver completes the others."""
         values = [0.0] * len(self.program.cost)
         position_of = {number: position for position, number in enumerate(self.graph.backward)}

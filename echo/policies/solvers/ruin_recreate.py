@@ -13,7 +13,7 @@ import numpy as np
 from echo.errors import NativeError
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.estimators.storage_planner import Choice, Evaluation
-from echo.ir.schedule import Replayed, Splits
+from echo.ir.schedule import RecomputeSchedule, Replayed
 from echo.policies.problem import Problem
 from echo.policies.sublinear import Cutter
 from echo.system.terminal import size_text
@@ -40,11 +40,11 @@ class RuinRecreate:
     ``starts`` are schedules to begin with, ``share`` is the part of a problem's effort for each.
     """
 
-    starts: tuple[Splits, ...] = ({},)
+    starts: tuple[RecomputeSchedule, ...] = ({},)
     share: float = 0.5
     name: str = "fit"
 
-    def choose(self, problem: Problem) -> Splits:
+    def choose(self, problem: Problem) -> RecomputeSchedule:
         if not can_fit(problem):
             return {}
         try:
@@ -67,16 +67,16 @@ class _Attempts:
         self.scheduler = scheduler_of(problem)
         simulations = problem.effort // len(problem.training.nodes)
         self.effort = max(20, min(_MOST_SIMULATIONS, int(share * simulations)))
-        self.best: Splits = {}
+        self.best: RecomputeSchedule = {}
         self.best_value = problem.value(self.best)
 
-    def consider(self, splits: Splits) -> Evaluation:
+    def consider(self, splits: RecomputeSchedule) -> Evaluation:
         value = self.problem.value(splits)
         if self.problem.rank(value) < self.problem.rank(self.best_value):
             self.best, self.best_value = splits, value
         return value
 
-    def within(self, budget: int, start: Splits) -> None:
+    def within(self, budget: int, start: RecomputeSchedule) -> None:
         """Looks for the fastest schedule within a budget; aims lower where storage needs more than was counted."""
         counted, needed = self.scheduler.simulate(start).bytes, self.consider(start).bytes
         aim, fits, beyond = int(budget * min(1.0, counted / max(needed, 1))) if start else budget, 0, budget + 1
@@ -92,14 +92,14 @@ class _Attempts:
                 beyond = aim
             aim = (fits + beyond) // 2 if fits else int(aim * budget / value.bytes)
 
-    def least(self, starts: Sequence[Splits]) -> None:
+    def least(self, starts: Sequence[RecomputeSchedule]) -> None:
         """Looks for the smallest schedule within the bound on time, from each start in a thread of its own."""
         self.problem.progress("schedules")
         late = self.problem.max_seconds
         bound = 1e300 if late is None else late
         schedulers = [self.scheduler, *(scheduler_of(self.problem) for _ in starts[1:])]
 
-        def search(scheduler: Scheduler, start: Splits) -> Splits:
+        def search(scheduler: Scheduler, start: RecomputeSchedule) -> RecomputeSchedule:
             return scheduler.least(self.problem.candidates, bound, self.effort, start)[0]
 
         with ThreadPoolExecutor(len(schedulers)) as threads:
@@ -177,8 +177,8 @@ _CHANGES: tuple[Callable[[_Shape], _Shape], ...] = (
 class _Kept:
     """A schedule ``start`` that drops everything, and the schedule and value after values were kept."""
 
-    start: Splits
-    splits: Splits
+    start: RecomputeSchedule
+    splits: RecomputeSchedule
     value: Replayed
 
     def rank(self, budget: int) -> tuple[int, float]:
@@ -191,7 +191,7 @@ class GreedyKeep:
 
     name: str = "keep"
 
-    def choose(self, problem: Problem) -> Splits:
+    def choose(self, problem: Problem) -> RecomputeSchedule:
         if not can_fit(problem) or problem.max_bytes is None:
             return {}
         try:
@@ -205,7 +205,7 @@ class _Search:
         self._problem, self._scheduler = problem, scheduler
         self._cutter = Cutter(problem)
 
-    def run(self, budget: int) -> Splits:
+    def run(self, budget: int) -> RecomputeSchedule:
         """The best schedule, whose exact bytes fit: these exceed the scheduler's count, so it aims below the budget."""
         best = self._best(budget)
         aim, splits = budget, best.splits
@@ -261,11 +261,11 @@ class _Search:
             low, equal = (low, middle) if fits(middle) else (middle, equal)
         return _FIRST._replace(equal=equal)
 
-    def _kept(self, start: Splits, budget: int) -> _Kept:
+    def _kept(self, start: RecomputeSchedule, budget: int) -> _Kept:
         splits, value = self._scheduler.keep(start, budget, _PASSES)
         return _Kept(start, splits, value)
 
-    def _dropped(self, shape: _Shape) -> Splits:
+    def _dropped(self, shape: _Shape) -> RecomputeSchedule:
         """Returns the schedule of a shape: nodes run again when the first gradient of their segment is computed."""
         segments = self._cutter.splits(shape.shares, 1)
         if not shape.late:

@@ -7,18 +7,18 @@ from typing import Any, Mapping
 
 import mxnet as mx
 
-from echo.frontend.session import MxnetSession
+from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Graph
 from echo.ir.training_node import TensorType
 from echo.passes.patterns.apply import find
 from echo.passes.patterns.graph_view import Fusion
-from echo.passes.patterns.legality import misfits
+from echo.passes.patterns.legality import check_inferred_types
 
 SHAPES = {f"{name}{step}": (4, 30, 1 if name == "w" else 16) for step in range(6) for name in "wv"}
 
 
-def contexts() -> tuple[MxnetSession, list[Fusion]]:
+def contexts() -> tuple[MxnetFramework, list[Fusion]]:
     """Six weighted sums of equal shapes."""
     sums = [
         mx.sym.sum(mx.sym.broadcast_mul(mx.sym.softmax(mx.sym.var(f"w{step}"), axis=1), mx.sym.var(f"v{step}")), axis=1)
@@ -28,7 +28,7 @@ def contexts() -> tuple[MxnetSession, list[Fusion]]:
     graph = graph_of(symbol)
     fusions, _ = find(graph)
     assert {fusion.pattern for fusion in fusions} == {"weighted_sum"}
-    session = MxnetSession(graph, infer_binding(symbol, SHAPES), mx.cpu())
+    session = MxnetFramework(graph, infer_binding(symbol, SHAPES), mx.cpu())
     assert session.why_no_fusion == ""  # which loads the operators
     return session, fusions
 
@@ -40,7 +40,7 @@ def with_out(fusion: Fusion, form: str) -> Fusion:
 class Asked:
     """The session's answers, with the graphs that it was asked about."""
 
-    def __init__(self, session: MxnetSession) -> None:
+    def __init__(self, session: MxnetFramework) -> None:
         self.session, self.graphs = session, list[Graph]()
 
     def __call__(self, graph: Graph, variables: Mapping[str, TensorType]) -> Any:
@@ -51,7 +51,7 @@ class Asked:
 def test_equal_operators_are_asked_about_once() -> None:
     session, fusions = contexts()
     asked = Asked(session)
-    assert misfits(fusions, session.types(), asked) == {}
+    assert check_inferred_types(fusions, session.types(), asked) == {}
     (graph,) = asked.graphs
     assert sum(not node.is_variable for node in graph.nodes) == 1
 
@@ -60,14 +60,14 @@ def test_another_shape_is_left_and_all_of_its_kind() -> None:
     session, fusions = contexts()
     wrong = [with_out(fusion, "B1H") if number in (1, 4) else fusion for number, fusion in enumerate(fusions)]
     reason = "expected float32[4,16], the fused operator gives float32[4,1,16]"
-    found = misfits(wrong, session.types(), session.inferred)
+    found = check_inferred_types(wrong, session.types(), session.inferred)
     assert found == {fusions[1].anchor: reason, fusions[4].anchor: reason}
 
 
 def test_another_type_is_left() -> None:
     session, fusions = contexts()
     types = {**session.types(), next(iter(fusions[2].outputs)): TensorType((4, 16), 2)}
-    found = misfits(fusions, types, session.inferred)
+    found = check_inferred_types(fusions, types, session.inferred)
     assert found == {fusions[2].anchor: "expected float16[4,16], the fused operator gives float32[4,16]"}
 
 
@@ -75,12 +75,12 @@ def test_fusion_that_mxnet_refuses_is_a_misfit() -> None:
     session, fusions = contexts()
     (node,) = fusions[3].nodes
     swapped = replace(fusions[3], nodes=(node._with(inputs=node.inputs[::-1]),))
-    found = misfits([*fusions[:3], swapped], session.types(), session.inferred)
+    found = check_inferred_types([*fusions[:3], swapped], session.types(), session.inferred)
     assert found == {swapped.anchor: "MXNet finds no shapes for the fused operator"}
 
 
 def test_no_fusions_ask_mxnet_nothing() -> None:
     session, _ = contexts()
     asked = Asked(session)
-    assert misfits([], session.types(), asked) == {}
+    assert check_inferred_types([], session.types(), asked) == {}
     assert not asked.graphs

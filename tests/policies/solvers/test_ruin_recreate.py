@@ -12,7 +12,7 @@ import pytest
 from echo.errors import NativeError
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.ir.data_graph import DataGraph
-from echo.ir.schedule import Splits
+from echo.ir.schedule import RecomputeSchedule
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.none import RecomputeNone
 from echo.policies.solvers import ruin_recreate
@@ -63,7 +63,7 @@ def test_problem_it_cannot_solve_gives_no_splits(monkeypatch: pytest.MonkeyPatch
 MEASURES = pytest.mark.parametrize("measure", [LIVE, CHUNKS])
 
 
-def all_dropped(seed: int) -> tuple[DataGraph, Splits]:
+def all_dropped(seed: int) -> tuple[DataGraph, RecomputeSchedule]:
     graph = random_graph(seed, random.Random(seed).randint(4, 40))
     backward = [number for number, node in graph.training.operators() if not node.forward]
     forward = [number for number, node in graph.training.operators() if node.forward]
