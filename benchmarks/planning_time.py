@@ -50,7 +50,7 @@ class _Frontend:
     """What planning asks, answered without MXNet."""
 
     training: TrainingGraph
-    subject: PlanKey
+    key: PlanKey
     effort: float = 1.0
     device: str = "cpu"
     hook: bool = True
@@ -58,7 +58,7 @@ class _Frontend:
     fuses: bool = False
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
-    spaces: int = 1
+    workspace_slots: int = 1
     family: str = ""
 
     def differentiate(self) -> TrainingGraph:
@@ -81,9 +81,9 @@ class _Accept:
         return Confirmed(selection.planned_bytes, True)
 
 
-def plan(graph: Graph, training: TrainingGraph, subject: PlanKey, details: bool, effort: float = 1.0) -> Plan:
+def plan(graph: Graph, training: TrainingGraph, key: PlanKey, details: bool, effort: float = 1.0) -> Plan:
     """The stages of `echo.pipeline` that are echo's own."""
-    request = Request(graph, Options(), _Frontend(training, subject, effort), details=details)
+    request = Request(graph, Options(), _Frontend(training, key, effort), details=details)
     overhead = estimate(training, CostTable("none", Path("nowhere")), None, 0.0)
     stages = [_Accept() if stage.gives is Confirmed else stage for stage in PIPELINE]
     return run(stages, [request, training, overhead], request.progress)[Plan]
@@ -104,7 +104,7 @@ def measure(name: str, steps: str) -> dict[str, Any]:
 
     from echo.frontend.capture import training_graph
     from echo.frontend.install import install_hook
-    from echo.frontend.plan_key import subject
+    from echo.frontend.plan_key import plan_key
     from echo.frontend.symbols import graph_of, infer_binding
 
     symbol, shapes = model(name, int(steps))
@@ -118,7 +118,7 @@ def measure(name: str, steps: str) -> dict[str, Any]:
     mxnet_seconds = time.perf_counter() - started
     seconds: dict[bool, list[float]] = {False: [], True: []}
     processor: list[float] = []
-    made_for = subject(graph, binding, "cpu")
+    made_for = plan_key(graph, binding, "cpu")
     rounds = ROUNDS if len(training.nodes) < LARGE else ROUNDS_OF_LARGE
     for number in range(rounds):
         for details, found in seconds.items():

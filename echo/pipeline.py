@@ -1,6 +1,6 @@
 """The pipeline, in the order in which a graph goes through it. Read this file first.
 
-The frontend turns a symbol and its shapes into a `Graph`; each pass below takes values and gives one; at bind the
+The framework turns a symbol and its shapes into a `Graph`; each pass below takes values and gives one; at bind the
 runtime binds the rewritten graph, and the native hook applies the plan in MXNet's own gradient pass.
 
 `BASES` make graphs to choose between, `PIPELINE` plans each of them, and `REFINEMENTS` offer another graph in the place

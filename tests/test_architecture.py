@@ -135,7 +135,7 @@ def test_files_of_tests_have_at_most_400_lines() -> None:
 
 
 def test_names_of_tests_have_a_subject_and_more_than_one_word() -> None:
-    """As far as that can be seen: no clause in the place of a subject, and more than one word."""
+    """As far as that can be seen: no clause in the place of a key, and more than one word."""
     vague = re.compile(r"^ *def (test_(?:what_\w+|[^\W_]+))\(", re.MULTILINE)
     assert vague.findall("def test_what_fails() -> None:\n    def test_gluon(") == ["test_what_fails", "test_gluon"]
     files = sorted((ROOT / "tests").rglob("test_*.py"))

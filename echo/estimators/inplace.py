@@ -240,7 +240,7 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     removed = {key: set.intersection(*option_sets) for key, option_sets in unused.items()}
     for number, key in owned.items():
         nodes[number] = _without(nodes[number], removed[key])
-    return replace(training, nodes=tuple(nodes), apart=_texts(removed))
+    return replace(training, nodes=tuple(nodes), no_inplace=_texts(removed))
 
 
 def _without(node: TrainingNode, removed: AbstractSet[tuple[int, int]]) -> TrainingNode:

@@ -25,7 +25,7 @@ _MOST_GUESSED = 0.1  # of a step's seconds: the roofline may be off by a factor 
 
 
 @dataclass(frozen=True)
-class Overhead:
+class CostModel:
     """Seconds of each training node if it runs once, and of one whole training step.
 
     ``measured`` and ``estimated`` count the distinct signatures behind them. ``guessed`` is the part of the step that
@@ -51,7 +51,7 @@ def estimate(
     time_limit: float,
     onednn: bool = False,
     clock_limit: float = math.inf,
-) -> Overhead:
+) -> CostModel:
     """Costs of every node: from the table, else measured for at most ``time_limit`` seconds of work, else estimated.
 
     The limit grows with the step, up to twice as long: its operators take as much longer to measure. By the clock,
@@ -80,7 +80,7 @@ def estimate(
     draws = (_drawing_seconds(training, group, cost, table, drawing) for group, cost in zip(groups, costs))
     step = sum(seconds) + sum(draws)
     guessed = sum(each for each, at in zip(seconds, group_of) if at is not None and not knows[at])
-    return Overhead(seconds, step, measured, len(groups) - measured, guessed / step if step else 0.0)
+    return CostModel(seconds, step, measured, len(groups) - measured, guessed / step if step else 0.0)
 
 
 def _follow_products(

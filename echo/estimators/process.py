@@ -68,7 +68,7 @@ def process_peak(parts: Mapping[str, int], at_least: int = 0) -> ProcessPeak:
 
 
 def space_bytes(largest: int, spaces: int) -> int:
-    """The bytes that are written to in MXNet's temporary spaces, of ``spaces`` for one graph.
+    """The bytes that are written to in MXNet's temporary spaces, of ``workspace_slots`` for one graph.
 
     ``largest`` is the largest map or weight that oneDNN lays out again. A space is allocated twice as large, for an
     input and an output, and half of it is written to.

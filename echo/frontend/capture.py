@@ -32,7 +32,7 @@ _NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nod
 
 
 @dataclass(frozen=True)
-class Oracle:
+class MemoryPlan:
     """MXNet's memory plan of a bind: the bytes that are ever allocated, and `TrainingGraph.accumulations`.
 
     ``chunks`` are the bytes of each chunk that it plans; without the hook they are not known.
@@ -153,17 +153,17 @@ def _captured(
     return graph
 
 
-def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> Oracle:
+def mxnet_memory_plan(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> MemoryPlan:
     """MXNet's memory plan of a symbol as echo binds it: exact with the hook, else bytes rounded up to a megabyte."""
     if not hook:
         with without_forks():
             executor = bind_without_memory(symbol, binding, ctx)
             megabytes = planned_megabytes(executor)
             free(executor)
-        return Oracle((megabytes + 1) << 20)
+        return MemoryPlan((megabytes + 1) << 20)
     captured = _captured(symbol, binding, ctx, nodes=False)
     trim()
-    return Oracle(int(captured["touched_bytes"]), _accumulations(captured), chunks_in(captured))
+    return MemoryPlan(int(captured["touched_bytes"]), _accumulations(captured), chunks_in(captured))
 
 
 def chunks_in(captured: Mapping[str, Any]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from echo.errors import GraphError, UnsupportedError
 from echo.estimators.storage_planner import Choice, Evaluation
-from echo.frontend.capture import oracle
+from echo.frontend.capture import mxnet_memory_plan
 from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
 from echo.ir.graph import Graph
@@ -48,7 +48,7 @@ def forward_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingGr
         )
         for number, node in enumerate(graph.nodes)
     )
-    planned = oracle(symbol_of(graph), binding, ctx, hook=False).bytes
+    planned = mxnet_memory_plan(symbol_of(graph), binding, ctx, hook=False).bytes
     return TrainingGraph(nodes, graph.heads, len(graph.heads), planned)
 
 
@@ -101,5 +101,5 @@ class MirrorEvaluator:
         totals = []
         for value in match_ranges:
             with match_range(value):
-                totals.append(oracle(symbol, self._binding, self._ctx, hook=False).bytes)
+                totals.append(mxnet_memory_plan(symbol, self._binding, self._ctx, hook=False).bytes)
         return Evaluation(tuple(totals), float(self._seconds[executed.nonzero()[0]].sum()))

@@ -124,7 +124,7 @@ def share_one_space() -> bool:
     return True
 
 
-def spaces(device: str, runner: str) -> int:
+def workspace_slots(device: str, runner: str) -> int:
     """From how many spaces the operators of one graph draw.
 
     MXNet has some for each device and hands them out in turn: one to an executor, for all of its operators, and one to
@@ -140,7 +140,7 @@ def spaces(device: str, runner: str) -> int:
 def other_spaces(device: str, runner: str) -> dict[str, str]:
     """The variable and the number of spaces where that is not MXNet's default, as a setting of plans."""
     variable, default = _VARIABLES[device]
-    copies = spaces(device, runner)
+    copies = workspace_slots(device, runner)
     return {} if copies == _handed_out(default, runner) else {variable: str(copies)}
 
 

@@ -114,7 +114,7 @@ def _driver() -> str:
     return "?"
 
 
-# The subject of planning, made from a bind: the key of its plan, its model family, and the bytes of its arrays.
+# What planning is for, made from a bind: the key of its plan, its model family, and the bytes of its arrays.
 
 # What is planned depends on them; on GPUs also on whether MXNet fuses, on CPUs on what kernels may draw.
 _KEY_SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")
@@ -163,7 +163,7 @@ def family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
     return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
 
 
-def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> PlanKey:
+def plan_key(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> PlanKey:
     """The key of a plan for this bind: the graph, its arguments, the device and the settings that it depends on."""
     args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
     args += [(shape, dtype, AUXILIARY_STATE) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]

@@ -1,4 +1,4 @@
-"""MXNet as a frontend of the planner: one symbol graph, bound with known shapes on one device."""
+"""MXNet as a framework of the planner: one symbol graph, bound with known shapes on one device."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from echo import native
 from echo.errors import GraphError, LeftAloneError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import MeasureFunction
-from echo.estimators.overhead import Overhead, estimate
+from echo.estimators.overhead import CostModel, estimate
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.cached import as_cached, stateless
-from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
+from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
 from echo.frontend.implement import apply_gradient_rules
 from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
 from echo.frontend.measure import Meter, race
@@ -31,9 +31,9 @@ from echo.frontend.mxnet_settings import (
     match_range,
     pool,
     setting_of,
-    spaces,
+    workspace_slots,
 )
-from echo.frontend.plan_key import arrays, call_of, check_device, device_key, family, static_bytes, subject
+from echo.frontend.plan_key import arrays, call_of, check_device, device_key, family, plan_key, static_bytes
 from echo.frontend.symbols import Binding, symbol_of, types_of, why_left_alone
 from echo.ir.graph import Entry, Graph, Setting
 from echo.ir.op_spec import GradientRule
@@ -46,7 +46,7 @@ _FUSED = (f"this MXNet would fuse pointwise operators of planned graphs, too, an
 
 
 class MxnetFramework:
-    """Answers the planner's questions about one graph (`echo.passes.request.Frontend`).
+    """Answers the planner's questions about one graph (`echo.passes.request.Framework`).
 
     It asks MXNet nothing twice about the graph, and remembers the chunks that MXNet planned for rewritten graphs.
     """
@@ -65,10 +65,10 @@ class MxnetFramework:
         self.device_key = device_key(ctx)
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = static_bytes(binding)
-        self.spaces = spaces(self.device, runner)
+        self.workspace_slots = workspace_slots(self.device, runner)
         self._pool = pool(self.device, runner)
         self.family = family(graph, binding, self.device, runner)
-        self.subject = subject(graph, binding, self.device, runner)
+        self.key = plan_key(graph, binding, self.device, runner)
 
     def _forget(self) -> None:
         self._derived: list[MxnetFramework] = []
@@ -78,7 +78,7 @@ class MxnetFramework:
         self._stock_bytes: int | None = None
         self._training: TrainingGraph | None = None
         self._implemented: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
-        self._overhead: tuple[TrainingGraph, Overhead] | None = None
+        self._overhead: tuple[TrainingGraph, CostModel] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
     def anew(self) -> MxnetFramework:
@@ -88,7 +88,7 @@ class MxnetFramework:
         return session
 
     def on(self, graph: Graph) -> MxnetFramework:
-        """The session of another graph with the same arguments; its ``subject`` stays that of the user's graph."""
+        """The session of another graph with the same arguments; its ``key`` stays that of the user's graph."""
         if graph is self.graph:
             return self
         for session in self._derived:
@@ -136,7 +136,7 @@ class MxnetFramework:
             return None
 
     def argument_names(self) -> Sequence[str]:
-        """The names of ``subject.arguments``."""
+        """The names of ``key.arguments``."""
         if self._names is None:
             symbol = symbol_of(self.graph)
             self._names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
@@ -217,7 +217,7 @@ class MxnetFramework:
     def stock_bytes(self) -> int:
         """The bytes that MXNet plans for the user's own graph as he would bind it without echo."""
         if not (self.fuses and self.hook):
-            return self.oracle(self._user, self.match_range)[0]
+            return self.mxnet_memory_plan(self._user, self.match_range)[0]
         if self._stock_bytes is None:
             captured = self._captured(self._user, stock=True)
             is_cached = self._runner != EXECUTOR
@@ -227,7 +227,7 @@ class MxnetFramework:
             )  # fmt: skip
         return self._stock_bytes
 
-    def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
+    def mxnet_memory_plan(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         """MXNet's own memory plan of a rewritten graph: bytes (MB without the hook), accumulations.
 
         A CachedOp is planned when it runs: its graph is MXNet's own, its planner is replayed.
@@ -256,7 +256,7 @@ class MxnetFramework:
             training = self._as_run(graph_in(captured, graph), match_range_)
             return training.planned_bytes, training.accumulations
         with contextlib.nullcontext() if self.hook else match_range(match_range_):
-            answer = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
+            answer = mxnet_memory_plan(symbol_of(graph), self._binding, self._ctx, self.hook)
         if answer.chunks is not None:
             self._chunks.append((graph, answer.chunks))
         return answer.bytes, answer.accumulations
@@ -280,7 +280,7 @@ class MxnetFramework:
         """The measured costs of this device."""
         return CostTable(self.device_key)
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         """Seconds of every node, measured once: all plans that are compared have the same."""
         if self._overhead is None or self._overhead[0] is not training:
             table, meter = self.cost_table(), self.meter()

@@ -120,7 +120,7 @@ class TrainingGraph:
     runner: str = EXECUTOR
     pool: MemoryPool | None = None
     gradient_rules: Mapping[int, GradientRule] = field(default_factory=dict)
-    apart: Mapping[int, str] = field(default_factory=dict)
+    no_inplace: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.runner not in RUNNERS:
@@ -254,7 +254,7 @@ class TrainingGraph:
             "runner": self.runner,
             "pool": self.pool and vars(self.pool),
             "implementations": {str(number): rule.text for number, rule in self.gradient_rules.items()},
-            "apart": {str(number): text for number, text in self.apart.items()},
+            "apart": {str(number): text for number, text in self.no_inplace.items()},
             "outputs": [list(entry[:2]) for entry in self.outputs],
             "nodes": [node_to_json(node) for node in self.nodes],
         }
@@ -280,7 +280,7 @@ class TrainingGraph:
                 gradient_rules={
                     int(key): GradientRule.parse(str(text)) for key, text in value.get("implementations", {}).items()
                 },
-                apart={int(key): str(text) for key, text in value.get("apart", {}).items()},
+                no_inplace={int(key): str(text) for key, text in value.get("apart", {}).items()},
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error

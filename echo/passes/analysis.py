@@ -8,7 +8,7 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
 from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may_be_blocked, relaid, with_layout_copies
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.ir.gradient_rules import gradient_rules
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
@@ -23,7 +23,7 @@ from echo.policies.problem import Segments, partition
 
 @dataclass(frozen=True)
 class Differentiate:
-    """Asks the frontend, which asks MXNet. Gradients then get rules by which they read less where they can.
+    """Asks the framework, which asks MXNet. Gradients then get rules by which they read less where they can.
 
     Those rules keep every bit. An operator whose bits could depend on it works in place where it does in the user's
     graph, and nowhere else.
@@ -34,16 +34,16 @@ class Differentiate:
     gives: ClassVar[type] = TrainingGraph
 
     def run(self, request: Request) -> TrainingGraph:
-        frontend = request.frontend
-        training = frontend.differentiate()
-        if not frontend.hook:
+        framework = request.framework
+        training = framework.differentiate()
+        if not framework.hook:
             return training
-        training = with_layout_copies(as_stock(training, frontend.device), frontend.device)
+        training = with_layout_copies(as_stock(training, framework.device), framework.device)
         if request.memory_frozen_reason:
             return training
-        copied_entries = copied(training, frontend.device)
-        rules = gradient_rules(training, frontend.onednn, copied_entries, frontend.cudnn)
-        return frontend.apply_gradient_rules(training, rules) if rules else training
+        copied_entries = copied(training, framework.device)
+        rules = gradient_rules(training, framework.onednn, copied_entries, framework.cudnn)
+        return framework.apply_gradient_rules(training, rules) if rules else training
 
 
 # Which feature maps may be recomputed at all: safe operators, and what the user insists on.
@@ -78,7 +78,7 @@ class FindCandidates:
         recompute = _matching(request, training, "recompute", request.options.recompute)
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
-        outputs_stay = _why_outputs_stay(training, request.frontend.device)
+        outputs_stay = _why_outputs_stay(training, request.framework.device)
         graph_stays = request.memory_frozen_reason
         unsettled = _unsettled(request, training)
         draws = training.runner == EXECUTOR and _draws_in_inference(training)
@@ -90,7 +90,7 @@ class FindCandidates:
             if not node.forward:
                 continue
             refusal = _refusal(request, training, number, heads, keep) or unsettled.get(number, "")
-            refusal = refusal or why_not(node, request.frontend.device, request.frontend.hook)
+            refusal = refusal or why_not(node, request.framework.device, request.framework.hook)
             refusal = refusal or outputs_stay.get(number, "") or graph_stays
             if draws and not refusal and number not in recompute and _is_of_mode(node):
                 refusal = _DRAWS
@@ -99,7 +99,7 @@ class FindCandidates:
                     raise OptionError(f"recompute: {node.name!r} ({node.op}) cannot be recomputed: {refusal}")
                 refused[number] = refusal
                 continue
-            outputs = all_outputs(node, request.frontend.hook)
+            outputs = all_outputs(node, request.framework.hook)
             entries = tuple([Entry(number, output) for output in outputs])
             if number in recompute:
                 forced.update(entries)
@@ -130,7 +130,7 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
 
     A copy that MXNet computes in place has the layout of its input, and so has its clone (`moved` refuses others).
     """
-    if not has_layouts(training, request.frontend.device):
+    if not has_layouts(training, request.framework.device):
         return {}
     settled, reasons = in_place(training), {}
     for number, node in training.operators():
@@ -139,7 +139,7 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
         if (
             (spec(node.op).layout.clone_layout_may_differ and number not in settled)
             or node.ignored
-            or not request.frontend.hook
+            or not request.framework.hook
         ):
             reasons[number] = _UNSETTLED
     return reasons
@@ -259,8 +259,8 @@ class EstimateCost:
     warm_time_limit: float = 0.0
     name: ClassVar[str] = "overhead"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
-    gives: ClassVar[type] = Overhead
+    gives: ClassVar[type] = CostModel
 
-    def run(self, request: Request, training: TrainingGraph) -> Overhead:
+    def run(self, request: Request, training: TrainingGraph) -> CostModel:
         limit = self.time_limit if request.warm_start is None else self.warm_time_limit
-        return request.frontend.overhead(training, limit, request.deadline.with_room().left / 3)
+        return request.framework.overhead(training, limit, request.deadline.with_room().left / 3)

@@ -25,7 +25,7 @@ from echo.ir.recompute_rules import all_outputs, why_not
 from echo.ir.training_graph import ASSIGNED, DYNAMIC, KEEPS_MEMORY, TrainingGraph, common_subexpressions
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.passes.analysis import Candidates, FindCandidates
-from echo.passes.request import Frontend, Request
+from echo.passes.request import Framework, Request
 from echo.passes.rewrite import gradient_marks, on_equal_nodes
 from echo.passes.select import MATCH_RANGES
 from echo.plans.decisions import Mark, outputs_of, range_text, splits_of
@@ -47,7 +47,7 @@ _VALUES = {
 _ANY = TensorType((1,), 0)
 
 
-def with_marks(graph: Graph, plan: Plan, frontend: Frontend) -> Graph:
+def with_marks(graph: Graph, plan: Plan, framework: Framework) -> Graph:
     """The graph with the marks of a plan, which are checked against the graph alone; that takes no bind.
 
     Raises:
@@ -59,7 +59,7 @@ def with_marks(graph: Graph, plan: Plan, frontend: Frontend) -> Graph:
         count = graph.num_outputs(mark.node)
         mark_and_node = (mark.op, count, len(mark.attrs), *mark.attrs.items(), *node.attrs, *node.attrs.values())
         if mark_and_node not in checked:
-            _check(node, mark, count, plan, frontend)
+            _check(node, mark, count, plan, framework)
             checked.add(mark_and_node)
     if not _ascend([mark.node for mark in plan.marks]):
         raise GraphError("marks: expected one for a node, in the order of their numbers")
@@ -76,7 +76,7 @@ def _node_of(graph: Graph, mark: Mark) -> Node:
     return node
 
 
-def _check(node: Node, mark: Mark, count: int, plan: Plan, frontend: Frontend) -> None:
+def _check(node: Node, mark: Mark, count: int, plan: Plan, framework: Framework) -> None:
     where, values = f"marks: node {mark.node} ({node.name!r})", _VALUES[plan.applied]
     if not mark.attrs:
         raise GraphError(f"{where}: expected attributes, got none")
@@ -84,7 +84,7 @@ def _check(node: Node, mark: Mark, count: int, plan: Plan, frontend: Frontend) -
         if name not in values or not values[name].fullmatch(text):
             raise GraphError(f"{where} cannot have the attribute {name!r} = {text!r}, applied by {plan.applied!r}")
     if PLAN_ATTRIBUTE in mark.attrs or MIRROR_ATTRIBUTE in mark.attrs:
-        _check_outputs(node, mark, count, frontend)
+        _check_outputs(node, mark, count, framework)
     gradient = mark.attrs.get(GRADIENT_ATTRIBUTE)
     if gradient is None:
         return
@@ -93,11 +93,11 @@ def _check(node: Node, mark: Mark, count: int, plan: Plan, frontend: Frontend) -
         raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
 
 
-def _check_outputs(node: Node, mark: Mark, count: int, frontend: Frontend) -> None:
+def _check_outputs(node: Node, mark: Mark, count: int, framework: Framework) -> None:
     """Raises unless the node may run again, and gradients may read these outputs from its copy."""
     where, hook = f"marks: node {mark.node} ({node.name!r})", PLAN_ATTRIBUTE in mark.attrs
     stand_in = TrainingNode(node.op, node.name, (_ANY,) * max(1, count), attrs=node.attrs)
-    reason = why_not(stand_in, frontend.device, hook)
+    reason = why_not(stand_in, framework.device, hook)
     if reason:
         raise GraphError(f"{where} cannot be recomputed: {reason}")
     outputs, splits = outputs_of(mark), splits_of(mark)
@@ -114,7 +114,7 @@ def _ascend(numbers: Sequence[int]) -> bool:
 
 def _check_ranges(graph: Graph, plan: Plan) -> None:
     """Raises unless the plan's match range stands beside each mark, or at every operator where nothing runs again."""
-    runner, match_range = plan.subject.runner, plan.match_range
+    runner, match_range = plan.key.runner, plan.match_range
     offered = {None, *MATCH_RANGES, *([ASSIGNED] if runner != DYNAMIC and plan.applied != "mirror" else [])}
     if match_range not in offered:
         raise GraphError(f"match_range: no plan for such a graph has {match_range}")
@@ -134,36 +134,36 @@ def _check_ranges(graph: Graph, plan: Plan) -> None:
         raise GraphError(f"marks: node {missing[0]} lacks the plan's match range")
 
 
-def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
+def check_marks(graph: Graph, plan: Plan, framework: Framework) -> None:
     """Checks marks that passed `with_marks` against the training graph that MXNet makes of ``graph``.
 
     Raises:
         GraphError: a mark that no plan for this graph has.
     """
     attrs = {mark.node: mark.attrs for mark in plan.marks}
-    training = frontend.differentiate()
-    if frontend.hook:
-        training = as_stock(training, frontend.device)
+    training = framework.differentiate()
+    if framework.hook:
+        training = as_stock(training, framework.device)
     for duplicate, number in common_subexpressions(graph, training).items():
         if attrs.get(duplicate) != attrs.get(number):
             raise GraphError(f"marks: MXNet merges nodes {number} and {duplicate}, expected equal marks")
     texts = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in plan.marks if GRADIENT_ATTRIBUTE in mark.attrs}
-    _check_gradients(graph, training, texts, frontend)
+    _check_gradients(graph, training, texts, framework)
     present = {node.user for node in training.nodes}
     rules = {number: GradientRule.parse(text) for number, text in texts.items() if number in present}
-    changed = frontend.apply_gradient_rules(training, rules) if rules else training
-    _check_recomputed(graph, changed, plan, frontend)
-    late = shape_only_hazard(graph, changed, frontend.device)
+    changed = framework.apply_gradient_rules(training, rules) if rules else training
+    _check_recomputed(graph, changed, plan, framework)
+    late = shape_only_hazard(graph, changed, framework.device)
     if late and plan.match_range != ASSIGNED:
         raise GraphError(f"match_range: {late!r} may find another array in the memory of an input of which it reads "
                          f"the shape, expected {ASSIGNED}, got {plan.match_range}")  # fmt: skip
-    if frontend.hook:
-        _check_in_place(graph, changed, plan, frontend.device)
+    if framework.hook:
+        _check_in_place(graph, changed, plan, framework.device)
 
 
-def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, frontend: Frontend) -> None:
+def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, framework: Framework) -> None:
     """Raises unless each marked output is a candidate, and each copy begins at a backward node that exists."""
-    offered = _offered(graph, training, FindCandidates().run(Request(graph, Options(), frontend), training))
+    offered = _offered(graph, training, FindCandidates().run(Request(graph, Options(), framework), training))
     backward = len(_backward(training))
     for mark in plan.marks:
         outputs = outputs_of(mark)
@@ -179,7 +179,7 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
     """Raises unless operators work in place where they do in the user's graph (`echo.estimators.inplace`)."""
     attrs = {mark.node: mark.attrs for mark in plan.marks}
     changes = any(PLAN_ATTRIBUTE in mark.attrs or GRADIENT_ATTRIBUTE in mark.attrs for mark in plan.marks)
-    expected_marks = on_equal_nodes(graph, training, NO_INPLACE_ATTRIBUTE, training.apart) if changes else {}
+    expected_marks = on_equal_nodes(graph, training, NO_INPLACE_ATTRIBUTE, training.no_inplace) if changes else {}
     for number in {*attrs, *expected_marks}:
         got, expected = (marks.get(number, {}).get(NO_INPLACE_ATTRIBUTE) for marks in (attrs, expected_marks))
         if got != expected:
@@ -214,12 +214,12 @@ def _offered(graph: Graph, training: TrainingGraph, candidates: Candidates) -> d
     return {**offered, **{duplicate: offered[number] for duplicate, number in duplicates if number in offered}}
 
 
-def _check_gradients(graph: Graph, training: TrainingGraph, texts: Mapping[int, str], frontend: Frontend) -> None:
+def _check_gradients(graph: Graph, training: TrainingGraph, texts: Mapping[int, str], framework: Framework) -> None:
     """Raises unless each gradient rule of the plan holds here: that depends on types, and on how MXNet computes."""
     if not texts:
         return
-    ways = (frozenset(), copied(training, frontend.device)) if frontend.hook else ()
-    allowed = [gradient_rules(training, frontend.onednn, entries, frontend.cudnn) for entries in ways]
+    ways = (frozenset(), copied(training, framework.device)) if framework.hook else ()
+    allowed = [gradient_rules(training, framework.onednn, entries, framework.cudnn) for entries in ways]
     marks = [gradient_marks(graph, training, marks_of_way) for marks_of_way in allowed]
     for number, text in texts.items():
         if all(marks_of_way.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for marks_of_way in marks):

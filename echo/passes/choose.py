@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Iterator, NamedTuple, Sequence
 
 from echo.errors import BudgetError, OptionError
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, trace
 from echo.passes.patterns.apply import Fused, Place
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
-from echo.passes.trial import Planned, Proposal, Refinement, Trial, choose, inside, stock_memory
+from echo.passes.trial import Planned, Proposal, Refinement, Variant, choose, inside, stock_memory
 from echo.plans.decisions import Memory, MissedFusion
 from echo.plans.plan import Plan
 
@@ -42,7 +42,7 @@ def plan(request: Request, stages: Stages) -> Planned:
     return best.result(request)
 
 
-def _with_least(request: Request, stages: Stages, missed: Trial) -> Trial:
+def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
     """The trial that misses the budget, with the least that can be reached; or one that keeps it after all.
 
     The graph that missed it by the least is searched first, and the others in the time that is left.
@@ -57,7 +57,7 @@ def _with_least(request: Request, stages: Stages, missed: Trial) -> Trial:
     return missed.unrefined(missed.fused, min(errors, key=lambda error: error.reachable))
 
 
-def _best(request: Request, stages: Stages) -> Trial:
+def _best(request: Request, stages: Stages) -> Variant:
     """The best of the bases, refined."""
     best = choose(list(_bases(request, stages)), request.graph)
     for refinement in stages.refinements:
@@ -69,14 +69,14 @@ def _best(request: Request, stages: Stages) -> Trial:
     return best
 
 
-def _bases(request: Request, stages: Stages) -> Iterator[Trial]:
+def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
     """Yields trials of the bases, the one with the most fused operators first.
 
     It stops after the first that needs little enough memory; if none does, a trial of the user's own graph comes last.
     A base whose planning fails is left out, and so is one that is larger or slower than the user's own graph.
     """
     fused, has_plan = Fused(request.graph), False
-    rejected: Trial | None = None
+    rejected: Variant | None = None
     seen: tuple[Place, ...] = ()
     worse: dict[Place, MissedFusion] = {}
     for index, stage in enumerate(stages.bases):
@@ -86,7 +86,7 @@ def _bases(request: Request, stages: Stages) -> Iterator[Trial]:
             if fused.places in ((), seen):
                 break
             seen = fused.places
-            base = trial(asked, stages.pipeline, fused)
+            base = plan_variant(asked, stages.pipeline, fused)
         slower = "" if base is None else base.why_slower(request)
         if base is not None and (base.is_larger or slower):
             worse.update(base.near_misses(request.graph, slower))
@@ -113,8 +113,8 @@ def _with_its_part(request: Request, count: int) -> Request:
 
 
 def _trial_of_users_graph(
-    request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Trial | None
-) -> Trial | None:
+    request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Variant | None
+) -> Variant | None:
     """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``).
 
     The user's user_constraints may be possible with fused operators alone: then the first rejected base, if there is
@@ -122,14 +122,14 @@ def _trial_of_users_graph(
     """
     with request.fallback_scope("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:
-            return trial(request, stages.pipeline, unfused)
+            return plan_variant(request, stages.pipeline, unfused)
         except OptionError:
             if not has_plan and rejected is None:
                 raise
     return None if has_plan else rejected
 
 
-def _refined(request: Request, stages: Stages, base: Trial, stage: Refinement) -> Trial:
+def _refined(request: Request, stages: Stages, base: Variant, stage: Refinement) -> Variant:
     """Plans the graph that a refinement offers, and returns that trial if it is better.
 
     Otherwise it returns the chosen trial, with a note that says why the refinement was rejected.
@@ -154,19 +154,19 @@ def _refined(request: Request, stages: Stages, base: Trial, stage: Refinement) -
     return base.unrefined(offer.rejected(request, without, reason), variant.missed if variant else None)
 
 
-def _refined_trial(request: Request, stages: Stages, base: Trial, fused: Fused) -> Trial:
+def _refined_trial(request: Request, stages: Stages, base: Variant, fused: Fused) -> Variant:
     """Plans a refined graph; where there is no time for the whole search, it starts from the choice of the base."""
     searched, warmed = None, base.warmed(request)
     if warmed is None:
-        searched = trial(request, stages.pipeline, fused, base.stock)
+        searched = plan_variant(request, stages.pipeline, fused, base.stock)
         warmed = base.warmed(request)  # that search may have had to end
         if warmed is None:
             return searched
-    from_base = trial(warmed, stages.pipeline, fused, base.stock)
+    from_base = plan_variant(warmed, stages.pipeline, fused, base.stock)
     return from_base if searched is None else min(searched, from_base, key=lambda each: _cost(request, each.plan))
 
 
-def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Trial, variant: Trial | None) -> str:
+def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Variant, variant: Variant | None) -> str:
     if variant is None:
         return f"{stage.label} cannot be planned"
     if variant.missed:
@@ -176,16 +176,16 @@ def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Tr
     return reason or (f"{stage.label} need more memory than the user's own graph" if variant.is_larger else "")
 
 
-def trial(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memory | None = None) -> Trial:
+def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memory | None = None) -> Variant:
     """Plans a graph, or says which budget it misses; ``stock`` is the memory of the user's graph where it is known."""
     inner = request
     if fused.places:
         stock = stock or stock_memory(request, fused)
         inner = inside(request, fused, stock)
     try:
-        return Trial(fused, stock, best_plan(inner, pipeline))
+        return Variant(fused, stock, best_plan(inner, pipeline))
     except BudgetError as error:
-        return Trial(fused, stock, None, error)
+        return Variant(fused, stock, None, error)
 
 
 def _cost(request: Request, plan: Plan) -> tuple[float, float]:
@@ -207,5 +207,5 @@ def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
     rewritten: Rewritten = values[Rewritten]
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
-    overhead: Overhead = values[Overhead]
+    overhead: CostModel = values[CostModel]
     return Planned(result, graph, request.graph, selection.warm_start, overhead.is_timed, other_seconds)

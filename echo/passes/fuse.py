@@ -12,7 +12,7 @@ from echo.passes.fusion_timing import FusionProfitability
 from echo.passes.patterns import LAYERS, MASKS
 from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.patterns.legality import normed_state
-from echo.passes.request import Frontend, Request
+from echo.passes.request import Framework, Request
 from echo.plans.decisions import Note
 from echo.plans.options import MEMORY
 
@@ -46,13 +46,13 @@ class Fuse:
         norm = "" if request.options.fuse == MEMORY else normed_state(request.graph)
         if norm:
             return Fused(request.graph, notes=(Note(_BITS.format(name=repr(norm))),), bits=norm)
-        user_constraints, frontend = request.options.user_constraints, request.frontend
+        user_constraints, framework = request.options.user_constraints, request.framework
         fused = with_operators(request, MASKS if self.layers else MASKS | LAYERS)
         if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in user_constraints):
             return Fused(request.graph)  # so that the error names the user's own operators
-        if fused.places and frontend.why_no_fusion:
-            return Fused(request.graph, notes=(Note(f"no operator is fused: {frontend.why_no_fusion}"),))
-        return replace(fused, graph=frontend.runnable(fused.graph))
+        if fused.places and framework.why_no_fusion:
+            return Fused(request.graph, notes=(Note(f"no operator is fused: {framework.why_no_fusion}"),))
+        return replace(fused, graph=framework.runnable(fused.graph))
 
 
 def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
@@ -61,29 +61,29 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     No operator whose workspace is larger than what MXNet gives takes a place: it would fail when it runs. Nor does one
     that may be slower on this device than what is there, unless the user asks for memory (`echo.passes.fusion_timing`).
     """
-    frontend, pinned = request.frontend, named(request.graph, request.options.user_constraints)
+    framework, pinned = request.framework, named(request.graph, request.options.user_constraints)
     refused: dict[tuple[str, str], str] = {}
     why_slower = FusionProfitability(request)
     while True:
         fused = fuse(
-            request.graph, frontend.types, frontend.adds, pinned, without, refused, why_slower, frontend.setting,
-            None if frontend.why_no_fusion else frontend.inferred,
+            request.graph, framework.types, framework.adds, pinned, without, refused, why_slower, framework.setting,
+            None if framework.why_no_fusion else framework.inferred,
         )  # fmt: skip
-        if not fused.places or frontend.why_no_fusion:
+        if not fused.places or framework.why_no_fusion:
             return fused
-        large = too_large(frontend.on(frontend.runnable(fused.graph)))
+        large = too_large(framework.on(framework.runnable(fused.graph)))
         if large.keys() <= refused.keys():
             return fused
         refused.update(large)
 
 
-def too_large(frontend: Frontend) -> dict[tuple[str, str], str]:
+def too_large(framework: Framework) -> dict[tuple[str, str], str]:
     """Why MXNet gives some fused operators of a graph no workspace, by kind and name."""
     try:
-        training = frontend.differentiate()
+        training = framework.differentiate()
     except Exception:  # planning this graph comes to the same, and says so
         return {}
-    large = {number: size for number, size in workspaces(training, frontend.device).items() if size > MOST_BYTES}
+    large = {number: size for number, size in workspaces(training, framework.device).items() if size > MOST_BYTES}
     return {
         (training.nodes[number].op, training.nodes[number].name): (
             f"a workspace of {size:,} bytes: MXNet gives an operator at most {MOST_BYTES:,}"
@@ -97,15 +97,15 @@ def too_large(frontend: Frontend) -> dict[tuple[str, str], str]:
 
 @dataclass(frozen=True)
 class Workspaces:
-    """``largest`` is the largest workspace of a graph's operators; so much is drawn from each of some ``spaces``."""
+    """``largest`` is the largest workspace of a graph's operators; so much is drawn from each slot."""
 
     largest: int
-    spaces: int
+    workspace_slots: int
 
     @property
     def bytes(self) -> int:
         """The bytes that all spaces hold once the largest workspace was drawn from each."""
-        return self.largest * self.spaces
+        return self.largest * self.workspace_slots
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,6 @@ class CountWorkspaces:
     gives: ClassVar[type] = Workspaces
 
     def run(self, request: Request) -> Workspaces:
-        frontend = request.frontend
-        drawn = workspaces(frontend.differentiate(), frontend.device)
-        return Workspaces(max(drawn.values(), default=0), frontend.spaces)
+        framework = request.framework
+        drawn = workspaces(framework.differentiate(), framework.device)
+        return Workspaces(max(drawn.values(), default=0), framework.workspace_slots)

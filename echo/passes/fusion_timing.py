@@ -68,11 +68,11 @@ class FusionProfitability:
 
     def __post_init__(self) -> None:
         self._end = time.perf_counter() + min(self.all_limit, self.request.deadline.with_room().left / 2)
-        options, frontend = self.request.options, self.request.frontend
-        self._asks = frontend.device == "gpu" and options.fuse != MEMORY and options.memory_budget is None
+        options, framework = self.request.options, self.request.framework
+        self._asks = framework.device == "gpu" and options.fuse != MEMORY and options.memory_budget is None
 
     def __call__(self, fusion: Fusion, types: Types) -> str:
-        if not self._asks or not may_be_slower(fusion, types) or self.request.frontend.why_no_fusion:
+        if not self._asks or not may_be_slower(fusion, types) or self.request.framework.why_no_fusion:
             return ""
         pair = _of_most_bytes(View(self.request.graph), fusion, types)
         key = _key(pair)
@@ -82,7 +82,7 @@ class FusionProfitability:
         return reasons[key]
 
     def _why(self, fusion: Fusion, pair: Sample, key: str) -> str:
-        table = self.request.frontend.cost_table()
+        table = self.request.framework.cost_table()
         names = {form: f"{form} form of {fusion.label}: {key}" for form in (OWN, FUSED)}
         seconds = {form: table.get(name) for form, name in names.items()}
         if None in seconds.values():
@@ -103,7 +103,7 @@ class FusionProfitability:
             return late
         self.request.progress(f"fuse: timing {fusion.label}")
         try:
-            seconds = self.request.frontend.race({OWN: pair.own, FUSED: pair.fused}, pair.types, limit)
+            seconds = self.request.framework.race({OWN: pair.own, FUSED: pair.fused}, pair.types, limit)
         except (UnmeasurableError, UnavailableError) as error:
             return str(error)
         return late if seconds is None else seconds

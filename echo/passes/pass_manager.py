@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, ContextManager, Iterable, Mapping, NoReturn, Protocol, Sequence
 
 from echo.errors import BudgetError, EchoError, OptionError, one_line
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.ir import graph as graphs
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import OF_PLANS
@@ -126,8 +126,8 @@ def _(segments: Segments) -> str:
     return _lines(" ".join(f"%{node}" for node in segment.nodes) for segment in segments.segments)
 
 
-@text_of.register(Overhead)
-def _(overhead: Overhead) -> str:
+@text_of.register(CostModel)
+def _(overhead: CostModel) -> str:
     return f"{overhead.measured} operators measured, {overhead.estimated} estimated"
 
 
@@ -281,8 +281,8 @@ def _(segments: Segments, before: Mapping[type, Any]) -> None:
     _expect(sorted(numbers) == sorted(before[Candidates].light), "each light candidate in one segment")
 
 
-@check.register(Overhead)
-def _(overhead: Overhead, before: Mapping[type, Any]) -> None:
+@check.register(CostModel)
+def _(overhead: CostModel, before: Mapping[type, Any]) -> None:
     count = len(before[TrainingGraph].nodes)
     _expect(len(overhead.seconds) == count, f"seconds of {count} nodes, got {len(overhead.seconds)}")
     for number, seconds in enumerate(overhead.seconds):

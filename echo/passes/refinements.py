@@ -85,11 +85,11 @@ class PackMasks:
     gives: ClassVar[type] = Masked
 
     def run(self, request: Request, fused: Fused) -> Masked:
-        frontend, options = request.frontend, request.options
-        if not options.fuses or frontend.why_no_fusion:
+        framework, options = request.framework, request.options
+        if not options.fuses or framework.why_no_fusion:
             return Masked(fused)
         pinned = named(request.graph, options.user_constraints)
-        masks, near_misses = find(request.graph, pinned, frozenset(PATTERNS) - MASKS, setting=frontend.setting)
+        masks, near_misses = find(request.graph, pinned, frozenset(PATTERNS) - MASKS, setting=framework.setting)
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}
@@ -99,7 +99,7 @@ class PackMasks:
         places = [number for name, number in packed.places if name in MASKS]
         if not places:
             return Masked(stays)
-        types, graph = frontend.types(), frontend.runnable(packed.graph)
+        types, graph = framework.types(), framework.runnable(packed.graph)
         total = sum(types[Entry(number)].bytes for number in places)
         return Masked(stays, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
 
@@ -164,14 +164,14 @@ class BatchProducts:
     gives: ClassVar[type] = Batched
 
     def run(self, request: Request, fused: Fused) -> Batched:
-        if not request.options.fuses or request.frontend.why_no_fusion or fused.bits:
+        if not request.options.fuses or request.framework.why_no_fusion or fused.bits:
             return Batched(fused)
         view = View(fused.graph)
         product_families, missed = families(view)
         choices = self._choices(request, view, product_families) if product_families else []
         better = [(fusion(view, family, choice.layout), choice)
                   for family, choice in zip(product_families, choices) if choice.layout]  # fmt: skip
-        kept, graph = laid_out(fused.graph, [layout for layout, _ in better], request.frontend.adds)
+        kept, graph = laid_out(fused.graph, [layout for layout, _ in better], request.framework.adds)
         missed += [_missed(view, family.members[0], choice.reason)
                    for family, choice in zip(product_families, choices) if not choice.layout]  # fmt: skip
         missed += [_missed(view, layout.anchor, ORDER) for layout, _ in better if layout not in kept]
@@ -179,8 +179,8 @@ class BatchProducts:
         return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
 
     def _choices(self, request: Request, view: View, product_families: Sequence[Family]) -> list[_Choice]:
-        frontend = request.frontend.on(view.graph)
-        types, table, end = frontend.types(), frontend.cost_table(), time.perf_counter() + self.time_limit
+        framework = request.framework.on(view.graph)
+        types, table, end = framework.types(), framework.cost_table(), time.perf_counter() + self.time_limit
         pinned = named(view.graph, request.options.user_constraints)
         choices = []
         for family in product_families:
@@ -267,7 +267,7 @@ def _race(request: Request, product: Product, names: Sequence[str], limit: float
     shapes = {"w": (product.n, product.k), "b": (product.n,)}
     arguments = graph.variable_names
     types = {name: TensorType(shapes.get(name, (product.m, product.k)), FLAGS[product.dtype]) for name in arguments}
-    return request.frontend.race(graphs, types, limit)
+    return request.framework.race(graphs, types, limit)
 
 
 def _bytes(product: Product) -> int:

@@ -1,4 +1,4 @@
-"""A request for a plan: a graph, options, and the protocols by which a frontend answers for the framework."""
+"""A request for a plan: a graph, options, and the protocols by which a framework answers for the framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echo.errors import BudgetError, OptionError, UnsupportedError, one_line
 from echo.estimators.cost_table import CostTable
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.inplace import memory_frozen_reason
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Evaluator
 from echo.ir.graph import Entry, Graph, Setting
 from echo.ir.op_spec import GradientRule
@@ -31,7 +31,7 @@ class Facts(Protocol):
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN; ``cudnn``: those of convolutions
     are cuDNN's, and never added to an array; ``fuses``: MXNet fuses pointwise operators of the user's own graph, and of
     no other. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes that are there
-    all the time, by kind; ``spaces``: from how many spaces operators draw their workspaces. ``subject`` is the key of
+    all the time, by kind; ``workspace_slots`` counts what they draw workspaces from. ``key`` is the key of
     the plan, ``family`` a text that is equal for graphs that train the same weights. ``why_no_fusion`` says why no
     operator can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
     ``setting`` is what patterns have to know.
@@ -41,8 +41,8 @@ class Facts(Protocol):
     hook: bool
     match_range: int
     static: Mapping[str, int]
-    spaces: int
-    subject: PlanKey
+    workspace_slots: int
+    key: PlanKey
     family: str
 
     @property
@@ -65,13 +65,13 @@ class Facts(Protocol):
         """The types of all entries of another graph, whose variables have these types; None where it has none."""
 
     def argument_names(self) -> Sequence[str]:
-        """The names of ``subject.arguments``."""
+        """The names of ``key.arguments``."""
 
     def runnable(self, graph: Graph) -> Graph:
         """The graph in operators that may run again here: a CachedOp has no room for their state."""
 
 
-class Oracle(Protocol):
+class GraphQueries(Protocol):
     """Answers from MXNet's own passes: the training graph, and the bytes that a step needs."""
 
     def differentiate(self) -> TrainingGraph:
@@ -85,20 +85,20 @@ class Oracle(Protocol):
     def stock_bytes(self) -> int:
         """The bytes that MXNet's own memory planner plans for the user's graph where echo does not bind it."""
 
-    def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
+    def mxnet_memory_plan(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         """The bytes that MXNet's own memory planner plans for a rewritten graph, and `TrainingGraph.accumulations`."""
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         """The evaluator of choices on this training graph, and the effort that a search may spend on it."""
 
 
-class Clock(Protocol):
+class CostSource(Protocol):
     """The protocol of measured seconds of operators on this device."""
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         """Seconds of every node, measured on this device, else estimated.
 
         Measuring takes at most ``time_limit`` seconds of work, and ``clock_limit`` seconds by the clock.
@@ -117,11 +117,11 @@ class Clock(Protocol):
         """
 
 
-class Frontend(Facts, Oracle, Clock, Protocol):
+class Framework(Facts, GraphQueries, CostSource, Protocol):
     """Everything that planning asks the framework; a stage that does not run asks for nothing."""
 
-    def on(self, graph: Graph) -> Frontend:
-        """The frontend of another graph with the same arguments; ``subject`` stays the user's."""
+    def on(self, graph: Graph) -> Framework:
+        """The framework of another graph with the same arguments; ``key`` stays the user's."""
 
 
 class Unreached(NamedTuple):
@@ -146,7 +146,7 @@ class Request:
 
     graph: Graph
     options: Options
-    frontend: Frontend
+    framework: Framework
     progress: Callable[[str], None] = field(default=lambda _: None)
     warm_start: WarmStart | None = None
     details: bool = True
@@ -168,7 +168,7 @@ class Request:
     @property
     def memory_frozen_reason(self) -> str:
         """Why nothing about the memory of the graph may change; empty where it may."""
-        return memory_frozen_reason(self.graph, self.frontend.device)
+        return memory_frozen_reason(self.graph, self.framework.device)
 
     def note_late(self) -> None:
         """Adds the note that the search was stopped, once."""
@@ -202,7 +202,7 @@ class Request:
     @property
     def static(self) -> dict[str, int]:
         """The bytes that are there all the time, by kind, with workspaces and the optimizer states that count."""
-        sizes = dict(self.frontend.static)
+        sizes = dict(self.framework.static)
         if self.options.optimizer_states:
             sizes[OPTIMIZER] = self.options.optimizer_states * sizes.get(WEIGHTS, 0)
         if self.workspaces:

@@ -7,7 +7,7 @@ from typing import ClassVar, Iterable, Iterator, Mapping
 
 from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.inplace import shape_only_hazard
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import blocks
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, GradientRule
@@ -69,13 +69,13 @@ class Rewrite:
         for duplicate, number in common_subexpressions(request.graph, training).items():
             if number in outputs:  # with unequal marks, MXNet would not merge the two any more
                 outputs[duplicate], splits[duplicate] = outputs[number], splits[number]
-        default_range = request.frontend.match_range
+        default_range = request.framework.match_range
         match_range = None if selection.match_range == default_range else selection.match_range
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.gradient_rules))
         if outputs or training.gradient_rules:
-            graph = graph.with_attrs(on_equal_nodes(request.graph, training, NO_INPLACE_ATTRIBUTE, training.apart))
+            graph = graph.with_attrs(on_equal_nodes(request.graph, training, NO_INPLACE_ATTRIBUTE, training.no_inplace))
         static = training.runner in KEEPS_MEMORY
-        return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits, static), match_range)
+        return Rewritten(mark(graph, outputs, request.framework.hook, match_range, splits, static), match_range)
 
 
 def gradient_marks(
@@ -124,11 +124,11 @@ class Confirm:
     """Binds the rewritten graph without memory and compares."""
 
     name: ClassVar[str] = "confirm"
-    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten, Selection, Overhead)
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten, Selection, CostModel)
     gives: ClassVar[type] = Confirmed
 
     def run(
-        self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection, overhead: Overhead
+        self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection, overhead: CostModel
     ) -> Confirmed:
         confirmed = self.confirmed(request, training, rewritten)
         reason = _too_dear(request, training, confirmed, selection, overhead) if confirmed.accepted else ""
@@ -136,12 +136,12 @@ class Confirm:
 
     def confirmed(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
         """The verdict on the bytes and on the bits, whatever time it takes."""
-        match_range = rewritten.match_range or request.frontend.match_range
-        planned, accumulations = request.frontend.oracle(rewritten.graph, match_range)
+        match_range = rewritten.match_range or request.framework.match_range
+        planned, accumulations = request.framework.mxnet_memory_plan(rewritten.graph, match_range)
         if accumulations != training.accumulations:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
             return Confirmed(training.planned_bytes, False, reason)
-        late = shape_only_hazard(request.graph, training, request.frontend.device)
+        late = shape_only_hazard(request.graph, training, request.framework.device)
         if late and match_range != ASSIGNED:
             reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
             return Confirmed(training.planned_bytes, False, reason)
@@ -164,7 +164,7 @@ def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
 
 
 def _too_dear(
-    request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, overhead: Overhead
+    request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, overhead: CostModel
 ) -> str:
     """Why the time of recomputation is too much for the bytes that it saves of the user's own graph, as measured."""
     options = request.options
@@ -193,7 +193,7 @@ class Explain:
 
     name: ClassVar[str] = "explain"
     needs: ClassVar[tuple[type, ...]] = (
-        Request, TrainingGraph, Candidates, Overhead, Selection, Rewritten, Confirmed,
+        Request, TrainingGraph, Candidates, CostModel, Selection, Rewritten, Confirmed,
     )  # fmt: skip
     gives: ClassVar[type] = Plan
 
@@ -202,12 +202,12 @@ class Explain:
         request: Request,
         training: TrainingGraph,
         candidates: Candidates,
-        overhead: Overhead,
+        overhead: CostModel,
         selection: Selection,
         rewritten: Rewritten,
         confirmed: Confirmed,
     ) -> Plan:
-        frontend = request.frontend
+        framework = request.framework
         chosen = selection.recompute if confirmed.accepted else frozenset()
         explain = _Reasons(request, training, candidates, overhead, chosen, selection.runs)
         after = with_clones(training, chosen, selection.splits) if request.details else training
@@ -222,9 +222,9 @@ class Explain:
             overhead_seconds=seconds,
             recomputed_nodes=sum(selection.runs.values()) if confirmed.accepted else 0,
             policy=policy_name(request.options.policy),
-            device=frontend.device,
-            applied=("hook" if frontend.hook else "mirror") if confirmed.accepted else "none",
-            subject=frontend.subject,
+            device=framework.device,
+            applied=("hook" if framework.hook else "mirror") if confirmed.accepted else "none",
+            key=framework.key,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
             notes=tuple(map(Note, _notes(request, training, overhead, confirmed))),
             reason=confirmed.reason,
@@ -233,12 +233,12 @@ class Explain:
 
 
 def _stock(request: Request, training: TrainingGraph) -> TrainingGraph:
-    return request.frontend.differentiate() if request.details and training.gradient_rules else training
+    return request.framework.differentiate() if request.details and training.gradient_rules else training
 
 
 def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
     """The bytes that a graph needs; where backward nodes are known and details asked for, also its footprint."""
-    if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
+    if not request.details or not request.framework.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, request.static, {}, {})
     held: Footprint = footprint(training, blocks(training), request.static)
     return Memory(planned, held.peak, dict(held.static), dict(held.at_peak), dict(held.layers))
@@ -248,12 +248,12 @@ def _with_kept(planned: Memory, kept: int) -> Memory:
     return replace(planned, static={**planned.static, KEPT: kept}) if kept else planned
 
 
-def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
-    if not request.frontend.hook:
+def _notes(request: Request, training: TrainingGraph, overhead: CostModel, confirmed: Confirmed) -> Iterator[str]:
+    if not request.framework.hook:
         yield "the native hook cannot be used: MXNet's own attributes apply the plan, within their limits"
     if confirmed.planned_bytes + confirmed.layout_copy_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
-    if confirmed.accepted and request.frontend.fuses:
+    if confirmed.accepted and request.framework.fuses:
         yield "pointwise operators stay apart, which MXNet would fuse (MXNET_USE_FUSION): bytes before are with fusion"
     if confirmed.accepted and training.gradient_rules:
         lighter = counted(len(training.gradient_rules), "gradient")
@@ -267,7 +267,7 @@ class _Reasons:
     request: Request
     training: TrainingGraph
     candidates: Candidates
-    overhead: Overhead
+    overhead: CostModel
     chosen: frozenset[Entry]
     runs: Mapping[int, int]
 

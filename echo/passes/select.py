@@ -9,7 +9,7 @@ from typing import ClassVar, Mapping
 from echo.errors import BudgetError, OptionError
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.inplace import moved, shape_only_hazard
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Choice, blocks
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, with_clones
@@ -58,18 +58,18 @@ class Select:
     """Runs the policy within the user's limits. Compute-heavy operators are offered only to meet a budget."""
 
     name: ClassVar[str] = "select"
-    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Candidates, Segments, Overhead)
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Candidates, Segments, CostModel)
     gives: ClassVar[type] = Selection
 
     def run(
-        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: Overhead
+        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: CostModel
     ) -> Selection:
         started = time.monotonic()
         selection = self._selected(request, training, candidates, segments, overhead)
         return replace(selection, search_seconds=time.monotonic() - started)
 
     def _selected(
-        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: Overhead
+        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: CostModel
     ) -> Selection:
         limit = _max_bytes(request, training)
         light = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
@@ -130,18 +130,18 @@ def _problem(
     candidates: Mapping[int, tuple[Entry, ...]],
     forced: frozenset[Entry],
     segments: Segments,
-    overhead: Overhead,
+    overhead: CostModel,
     max_bytes: int | None,
 ) -> Problem:
-    evaluator, effort = request.frontend.evaluator(training, overhead.seconds)
+    evaluator, effort = request.framework.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
-    default_range = request.frontend.match_range
+    default_range = request.framework.match_range
     as_it_is = bool(request.memory_frozen_reason)
     other_ranges = () if as_it_is else tuple(value for value in MATCH_RANGES if value != default_range)
     warm_start = request.warm_start
     few = _tries_all(training, candidates, effort)
     fits = warm_start is not None and (request.follows or (not few and warm_start.fits(training, candidates)))
-    assigns = request.frontend.hook and training.runner != DYNAMIC and not as_it_is
+    assigns = request.framework.hook and training.runner != DYNAMIC and not as_it_is
     return Problem(
         training=training,
         overhead=overhead,
@@ -156,8 +156,8 @@ def _problem(
         warm_start=warm_start if fits else None,
         # a dynamic CachedOp allocates chunks as it runs, and frees each with the arrays in it
         assigns=assigns,
-        assigned_only=assigns and bool(shape_only_hazard(request.graph, training, request.frontend.device)),
-        once=not request.frontend.hook,
+        assigned_only=assigns and bool(shape_only_hazard(request.graph, training, request.framework.device)),
+        once=not request.framework.hook,
         deadline=request.deadline.with_room(),
         progress=lambda text: request.progress(f"select: {text}"),
     )
@@ -182,9 +182,9 @@ def _solve(request: Request, problem: Problem) -> Selection:
 
 
 def _moved(request: Request, problem: Problem, selection: Selection) -> frozenset[int]:
-    if not request.frontend.hook:
+    if not request.framework.hook:
         return frozenset()
-    refused = moved(problem.training, request.frontend.device, selection.recompute, selection.splits)
+    refused = moved(problem.training, request.framework.device, selection.recompute, selection.splits)
     forced = sorted(refused & {entry.node for entry in problem.forced})
     if forced:
         node = problem.training.nodes[forced[0]]

@@ -37,7 +37,7 @@ class Planned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trial:
+class Variant:
     """One graph for the user's model, with its plan; exactly one of ``planned`` and ``missed`` is there.
 
     ``stock`` is the memory of the user's own graph, None where nothing is fused: then the plan has it.
@@ -114,7 +114,7 @@ class Trial:
         """Whether its operators were measured."""
         return self.planned is not None and self.planned.timed
 
-    def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Trial:
+    def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Variant:
         """This trial, with those operators of another one as near-misses which it does not have."""
         left = [place for place in fused.places if place not in self.fused.places]
         missed = (near_miss(user, place, reason) for place in left)
@@ -141,7 +141,7 @@ class Trial:
             return None
         return replace(request, warm_start=replace(planned.warm_start, is_known=True), deadline=deadline.rest())
 
-    def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
+    def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Variant:
         """This trial, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
         least = _least(self.missed, missed) if self.missed else None
         return replace(self, fused=fused, missed=least)
@@ -196,7 +196,7 @@ class Refinement(Protocol):
     def run(self, request: Request, fused: Fused) -> Proposal: ...
 
 
-def choose(trials: Sequence[Trial], user: Graph) -> Trial:
+def choose(trials: Sequence[Variant], user: Graph) -> Variant:
     """The first trial that is worth its bytes (`_why_rejected`); the first ones have the most fused operators.
 
     Fused operators that are left are near-misses of it, at nodes of the ``user``'s graph. Where none has a plan, the
@@ -216,7 +216,7 @@ def choose(trials: Sequence[Trial], user: Graph) -> Trial:
     return chosen._with_rejected(planned[0].fused, reasons[0], user) if reasons[0] else chosen
 
 
-def _why_rejected(trial: Trial, least: Trial, hidden: int, timed: bool) -> str:
+def _why_rejected(trial: Variant, least: Variant, hidden: int, timed: bool) -> str:
     """Why a graph with more fused operators is left for the one of the fewest bytes, empty where it is not.
 
     It may need `RULES.slack` times the bytes if it is much faster, `RULES.more` times if it is faster at all. It need
@@ -235,7 +235,7 @@ def _least(*errors: BudgetError | None) -> BudgetError:
     return min((error for error in errors if error is not None), key=lambda error: error.reachable)
 
 
-def _verdict(trial: Trial, is_chosen: bool, reason: str) -> str:
+def _verdict(trial: Variant, is_chosen: bool, reason: str) -> str:
     operators = f"{len(trial.fused.places)} fused operators" if trial.fused.places else "the user's operators"
     numbers = f"{trial._total} bytes, {1e3 * trial.seconds:.3g} ms"
     return f"{'taken' if is_chosen else 'rejected'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
@@ -249,25 +249,25 @@ def inside(request: Request, fused: Fused, stock: Memory) -> Request:
     Raises:
         GraphError: MXNet finds other arguments in it than in the user's graph, or in another order.
     """
-    options, frontend = request.options, request.frontend.on(fused.graph)
-    expected, got = list(request.frontend.argument_names()), list(frontend.argument_names())
+    options, framework = request.options, request.framework.on(fused.graph)
+    expected, got = list(request.framework.argument_names()), list(framework.argument_names())
     if got != expected or len(fused.graph.heads) != len(request.graph.heads):
         raise GraphError(f"fused operators would change the arguments: expected {expected}, got {got}")
     if options.memory_budget is not None:
         options = replace(options, memory_budget=budget_bytes(options.memory_budget, stock.total))
-    request = replace(request, graph=fused.graph, frontend=frontend, options=options, fused=True)
+    request = replace(request, graph=fused.graph, framework=framework, options=options, fused=True)
     drawn: Workspaces = run((CountWorkspaces(),), [request], request.progress)[Workspaces]
     return replace(request, workspaces=drawn.bytes)
 
 
 def stock_memory(request: Request, fused: Fused) -> Memory:
     """The memory of the user's own graph, with the bytes that its operators hold beyond planned memory."""
-    frontend = request.frontend
+    framework = request.framework
     if request.details:
-        training = frontend.differentiate()
+        training = framework.differentiate()
         stock = memory(request, training, training.planned_bytes)
     else:
-        stock = Memory(frontend.stock_bytes(), 0, request.static, {}, {})
+        stock = Memory(framework.stock_bytes(), 0, request.static, {}, {})
     return replace(stock, static={**stock.static, HIDDEN: fused.hidden}) if fused.hidden else stock
 
 
@@ -280,7 +280,7 @@ def _stock_seconds(request: Request) -> float | None:
     if not request.details and request.warm_start is not None:
         return None
     with request.fallback_scope("a look at the time of the user's own graph"):
-        overhead = EstimateCost().run(request, request.frontend.differentiate())
+        overhead = EstimateCost().run(request, request.framework.differentiate())
         return overhead.step_seconds if overhead.is_timed else None
     return None
 

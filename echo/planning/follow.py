@@ -20,7 +20,7 @@ from echo.passes.analysis import Differentiate
 from echo.passes.check_marks import check_marks, with_marks
 from echo.passes.fuse import CountWorkspaces, too_large
 from echo.passes.patterns.apply import fused_for_shapes
-from echo.passes.request import Frontend, Request
+from echo.passes.request import Framework, Request
 from echo.passes.rewrite import Confirm, Rewritten
 from echo.planning.plan_cache import Found
 from echo.planning.rename import Names
@@ -67,8 +67,8 @@ class SpareTime:
                     self._began, self._planning = self._clock(), 0.0
 
 
-def follow(model: Found, graph: Graph, frontend: Frontend, options: Options) -> Found:
-    """Returns the plan of a model for the shapes of ``frontend``, and the graph to bind, whose chunks are not known.
+def follow(model: Found, graph: Graph, framework: Framework, options: Options) -> Found:
+    """Returns the plan of a model for the shapes of ``framework``, and the graph to bind, whose chunks are not known.
 
     Raises:
         GraphError: the plan does not hold for these shapes, or would save nothing; the message says why.
@@ -76,18 +76,18 @@ def follow(model: Found, graph: Graph, frontend: Frontend, options: Options) -> 
     plan = model.plan
     base, hidden = graph, 0
     if plan.fused:
-        if frontend.why_no_fusion:
-            raise GraphError(f"the plan has fused operators: {frontend.why_no_fusion}")
-        types = frontend.types()
+        if framework.why_no_fusion:
+            raise GraphError(f"the plan has fused operators: {framework.why_no_fusion}")
+        types = framework.types()
         base, hidden = fused_for_shapes(
-            graph, plan.fused, frontend.adds, frontend.setting, types, frontend.inferred
+            graph, plan.fused, framework.adds, framework.setting, types, framework.inferred
         )  # fmt: skip
-        base = frontend.runnable(base)
-    marked = with_marks(base, plan, frontend)
-    request = Request(base, options, frontend.on(base), details=False)
-    if plan.fused and (large := too_large(request.frontend)):
+        base = framework.runnable(base)
+    marked = with_marks(base, plan, framework)
+    request = Request(base, options, framework.on(base), details=False)
+    if plan.fused and (large := too_large(request.framework)):
         raise GraphError(next(iter(large.values())))
-    check_marks(base, plan, request.frontend)
+    check_marks(base, plan, request.framework)
     training = Differentiate().run(request)
     confirmed = Confirm().confirmed(request, training, Rewritten(marked, plan.match_range))
     if not confirmed.accepted:
@@ -95,10 +95,10 @@ def follow(model: Found, graph: Graph, frontend: Frontend, options: Options) -> 
     request = replace(request, workspaces=CountWorkspaces().run(request).bytes if plan.fused else 0)
     kept = {KEPT: confirmed.layout_copy_bytes} if confirmed.layout_copy_bytes else {}
     after = Memory(confirmed.planned_bytes, 0, {**request.static, **kept}, {}, {})
-    before = Memory(frontend.stock_bytes(), 0, _without_workspaces(request, hidden), {}, {})
+    before = Memory(framework.stock_bytes(), 0, _without_workspaces(request, hidden), {}, {})
     if after.total > before.total:
         raise GraphError(f"it would need {after.total:,} bytes, the original graph needs {before.total:,}")
-    result = _resized(plan, training, before, after, frontend)
+    result = _resized(plan, training, before, after, framework)
     return Found(result, marked, base, None, Names.of(graph, base))
 
 
@@ -107,7 +107,7 @@ def _without_workspaces(request: Request, hidden: int) -> dict[str, int]:
     return {**static, HIDDEN: hidden} if hidden else static
 
 
-def _resized(plan: Plan, training: TrainingGraph, before: Memory, after: Memory, frontend: Frontend) -> Plan:
+def _resized(plan: Plan, training: TrainingGraph, before: Memory, after: Memory, framework: Framework) -> Plan:
     """The plan with the bytes of other shapes, and with seconds in proportion to the bytes of the original graph."""
     sizes = {
         (node.user, output): array_type.bytes
@@ -126,7 +126,7 @@ def _resized(plan: Plan, training: TrainingGraph, before: Memory, after: Memory,
         decisions=tuple(map(resized, plan.decisions)),
         before=before,
         after=after,
-        subject=frontend.subject,
+        key=framework.key,
         notes=(*(note for note in plan.notes if note != NOTE), NOTE),
         step_seconds=plan.step_seconds * factor,
         overhead_seconds=plan.overhead_seconds * factor,

@@ -20,7 +20,7 @@ from echo.passes.analysis import Candidates, Differentiate, FindCandidates
 from echo.passes.check_marks import check_marks, with_marks
 from echo.passes.pass_manager import run
 from echo.passes.patterns.apply import fused_at
-from echo.passes.request import Frontend, Request
+from echo.passes.request import Framework, Request
 from echo.planning.rename import Names, renamed
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, outputs_of, splits_of
 from echo.plans.options import Options
@@ -141,7 +141,7 @@ class Found(NamedTuple):
     chunks: tuple[int, ...] | None = None
     names: Names = Names((), ())
 
-    def for_graph(self, graph: Graph, frontend: Frontend) -> Found | None:
+    def for_graph(self, graph: Graph, framework: Framework) -> Found | None:
         """Returns the same plan for an equal graph under other names, or None if names do not correspond.
 
         Raises:
@@ -149,13 +149,13 @@ class Found(NamedTuple):
         """
         if self.names.user == tuple([node.name for node in graph.nodes]):
             return self
-        base = fused_base(self.plan, graph, frontend)
+        base = fused_base(self.plan, graph, framework)
         names = Names.of(graph, base)
         plan = renamed(self.plan, self.names, names, [node.op for node in base.nodes])
-        return None if plan is None else Found(plan, with_marks(base, plan, frontend), base, self.chunks, names)
+        return None if plan is None else Found(plan, with_marks(base, plan, framework), base, self.chunks, names)
 
 
-def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
+def load(key: str, graph: Graph, framework: Framework) -> Found | None:
     """Returns the plan of this name and the graph to bind, or None if there is none that fits the graph."""
     value = read(key, _purpose(key))
     if value is None:
@@ -163,12 +163,12 @@ def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
     try:
         plan = Plan.from_json({**value["plan"], "decisions": ()})
         plan = replace(plan, decisions=tuple(_decisions(value["plan"]["decisions"])))
-        base = fused_base(plan, graph, frontend)
+        base = fused_base(plan, graph, framework)
         names = Names.of(graph, base)
         renamed_plan = renamed(plan, _names(value["names"]), names, [node.op for node in base.nodes])
         if renamed_plan is None:
             return None
-        return Found(renamed_plan, with_marks(base, plan, frontend), base, _chunks(value.get("chunks")), names)
+        return Found(renamed_plan, with_marks(base, plan, framework), base, _chunks(value.get("chunks")), names)
     except (EchoError, KeyError, TypeError, ValueError, AttributeError) as error:
         files.ignore(path_of(key), f"{type(error).__name__}: {error}")
         return None
@@ -245,7 +245,7 @@ def _names(value: Any) -> Names:
 _SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"
 
 
-def fused_base(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
+def fused_base(plan: Plan, graph: Graph, framework: Framework) -> Graph:
     """The user's graph with the fused operators of a plan, which may come from anywhere.
 
     Raises:
@@ -253,12 +253,12 @@ def fused_base(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
     """
     if not plan.fused:
         return graph
-    if frontend.why_no_fusion:
-        raise GraphError(f"the plan has fused operators: {frontend.why_no_fusion}")
-    return frontend.runnable(fused_at(graph, plan.fused, frontend.adds, frontend.setting))
+    if framework.why_no_fusion:
+        raise GraphError(f"the plan has fused operators: {framework.why_no_fusion}")
+    return framework.runnable(fused_at(graph, plan.fused, framework.adds, framework.setting))
 
 
-def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Plan, Graph, Graph]:
+def fitting(plans: Sequence[Plan], graph: Graph, framework: Framework) -> tuple[Plan, Graph, Graph]:
     """The first of these plans that was made for this graph as it is bound now, the graph to bind, and its base.
 
     The base is the same graph without marks. MXNet's own planner has to plan as many bytes as when the plan was made.
@@ -268,9 +268,9 @@ def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Pl
     """
     mismatches = []
     for plan in plans:
-        differences = list(_differences(plan, frontend))
+        differences = list(_differences(plan, framework))
         if not differences:
-            return (plan, *_confirmed(plan, graph, frontend))
+            return (plan, *_confirmed(plan, graph, framework))
         mismatches.append(differences)
     closest = min(mismatches, key=len)
     few = "; ".join(closest[:4]) + (f"; and {len(closest) - 4} more" if len(closest) > 4 else "")
@@ -279,44 +279,44 @@ def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Pl
     raise PlanError(f"{which} made for something else; {few}{hint}")
 
 
-def _differences(plan: Plan, frontend: Frontend) -> Iterator[str]:
-    if plan.subject != frontend.subject:
-        yield from plan.subject.differences(frontend.subject, frontend.argument_names())
-    way = "hook" if frontend.hook else "mirror"
+def _differences(plan: Plan, framework: Framework) -> Iterator[str]:
+    if plan.key != framework.key:
+        yield from plan.key.differences(framework.key, framework.argument_names())
+    way = "hook" if framework.hook else "mirror"
     if plan.applied not in ("none", way):
         yield f"applied by: expected {plan.applied}, got {way}"
 
 
-def _confirmed(plan: Plan, user: Graph, frontend: Frontend) -> tuple[Graph, Graph]:
+def _confirmed(plan: Plan, user: Graph, framework: Framework) -> tuple[Graph, Graph]:
     if plan.changes_nothing:
         return user, user
-    default_range = frontend.match_range
+    default_range = framework.match_range
     match_range = default_range if plan.match_range is None else plan.match_range
     try:
-        graph = fused_base(plan, user, frontend)
-        marked = with_marks(graph, plan, frontend)
-        frontend = frontend.on(graph)
-        check_marks(graph, plan, frontend)
-        planned, accumulations = frontend.oracle(marked, match_range)
+        graph = fused_base(plan, user, framework)
+        marked = with_marks(graph, plan, framework)
+        framework = framework.on(graph)
+        check_marks(graph, plan, framework)
+        planned, accumulations = framework.mxnet_memory_plan(marked, match_range)
     except GraphError as error:
         raise PlanError(f"the plan does not fit the graph that it names: {error}") from error
     if planned != plan.after.planned:
         raise PlanError(f"the plan is not what MXNet makes of it: expected {plan.after.planned:,} bytes planned, "
                         f"got {planned:,}")  # fmt: skip
-    if accumulations != frontend.oracle(graph, default_range)[1]:
+    if accumulations != framework.mxnet_memory_plan(graph, default_range)[1]:
         raise PlanError("under this plan MXNet adds up gradients in another way, which may change the last bit")
     return marked, graph
 
 
-def warm_start_of(base: Graph, plan: Plan, options: Options, frontend: Frontend) -> WarmStart:
+def warm_start_of(base: Graph, plan: Plan, options: Options, framework: Framework) -> WarmStart:
     """Returns the warm start that a plan's marks give: what it recomputes, and the backward nodes where copies begin.
 
-    ``base`` is the graph with the plan's fused operators, ``frontend`` the frontend of that graph.
+    ``base`` is the graph with the plan's fused operators, ``framework`` the framework of that graph.
 
     Raises:
         EchoError: the graph cannot be differentiated.
     """
-    request = Request(base, options, frontend)
+    request = Request(base, options, framework)
     values = run((Differentiate(), FindCandidates()), [request], request.progress)
     training, candidates = values[TrainingGraph], values[Candidates]
     number_of = {node.user: number for number, node in training.operators() if node.forward}

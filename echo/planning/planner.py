@@ -15,7 +15,7 @@ from echo import pipeline
 from echo.errors import REPORT, BudgetError, GraphError, UnsupportedError, one_line
 from echo.ir.graph import Graph
 from echo.passes.pass_manager import trace
-from echo.passes.request import Frontend, Request
+from echo.passes.request import Framework, Request
 from echo.passes.trial import Planned
 from echo.planning import plan_cache
 from echo.planning.follow import SpareTime, follow
@@ -36,8 +36,8 @@ logger = logging.getLogger("echo")
 _FEW_OPERATORS = 32
 
 
-class Session(Frontend, Protocol):
-    """A frontend that holds one graph of the user's; ``device_key`` says what measured seconds depend on."""
+class Session(Framework, Protocol):
+    """A framework that holds one graph of the user's; ``device_key`` says what measured seconds depend on."""
 
     graph: Graph
 
@@ -123,21 +123,21 @@ class Planner:
             UnsupportedError: under ``strict``, the native hook cannot be used; without, that costs one warning.
         """
         with self._planning(further):
-            frontend = session()
-            _check_hook(frontend, options)
-            with frontend.measuring():
+            framework = session()
+            _check_hook(framework, options)
+            with framework.measuring():
                 deadline = Deadline.after(options.max_planning)
-                request = Request(frontend.graph, options, frontend, details=details, follows=leader is not None,
+                request = Request(framework.graph, options, framework, details=details, follows=leader is not None,
                                   deadline=deadline, known=self._known)  # fmt: skip
                 if options.plans:
-                    plan, graph, base = fitting(options.plans, frontend.graph, frontend)
-                    names = Names.of(frontend.graph, base)
-                    result = Found(plan, graph, base, frontend.on(base).chunks(graph), names)
+                    plan, graph, base = fitting(options.plans, framework.graph, framework)
+                    names = Names.of(framework.graph, base)
+                    result = Found(plan, graph, base, framework.on(base).chunks(graph), names)
                 else:
-                    result = self._remembered(request, frontend, leader)
+                    result = self._remembered(request, framework, leader)
                     if leader is None:
-                        self._remember_model(_model_of(frontend, options), result)
-            return self._with_alternatives(request, frontend, result)
+                        self._remember_model(_model_of(framework, options), result)
+            return self._with_alternatives(request, framework, result)
 
     def follow(self, session: Callable[[], Session], options: Options) -> Found | None:
         """Returns the plan for further shapes of a model without a search.
@@ -146,18 +146,18 @@ class Planner:
         first shapes (`echo.planning.follow`). None if there is neither, or it does not hold for these shapes.
         """
         with self._planning(further=True):
-            frontend = session()
-            request = Request(frontend.graph, options, frontend)
-            key = _key_of(request, frontend, None)
-            exact = self._plans.get(key) or plan_cache.load(key, frontend.graph, frontend)
-            result = exact.for_graph(frontend.graph, frontend) if isinstance(exact, Found) else None
-            model = self._models.get(_model_of(frontend, options))
+            framework = session()
+            request = Request(framework.graph, options, framework)
+            key = _key_of(request, framework, None)
+            exact = self._plans.get(key) or plan_cache.load(key, framework.graph, framework)
+            result = exact.for_graph(framework.graph, framework) if isinstance(exact, Found) else None
+            model = self._models.get(_model_of(framework, options))
             try:
                 if result is None and model is not None:
-                    result = follow(model, frontend.graph, frontend, options)
+                    result = follow(model, framework.graph, framework, options)
             except GraphError as error:
                 logger.debug("echo: the plan of the first shapes does not hold for others: %s", one_line(error))
-            return None if result is None else self._with_alternatives(request, frontend, result)
+            return None if result is None else self._with_alternatives(request, framework, result)
 
     def _remember_model(self, key: tuple[str, str, str], result: Found) -> None:
         model = self._models.get(key)
@@ -175,10 +175,10 @@ class Planner:
         with self.lock.held(), own_binds(), without_garbage_collection(), self.spare_time.planning(further):
             yield
 
-    def _with_alternatives(self, request: Request, frontend: Session, result: Found) -> Found:
+    def _with_alternatives(self, request: Request, framework: Session, result: Found) -> Found:
         # a plan that is kept must not keep a training graph
-        fresh = frontend.on(result.base).anew()
-        base_request = replace(request, graph=result.base, frontend=fresh)
+        fresh = framework.on(result.base).anew()
+        base_request = replace(request, graph=result.base, framework=fresh)
         alternatives = self._what_if(base_request, fresh.measuring, result.plan)
         return result._replace(plan=result.plan.with_alternatives(alternatives))
 
@@ -232,7 +232,7 @@ class Planner:
 
     def _search(self, request: Request, stored: Found | None, session: Session) -> Planned:
         """Searches for a plan. The warm start is the plan that a search stopped at, or a plan of the same model."""
-        family, fingerprint = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
+        family, fingerprint = (request.framework.family, request.options.key), request.framework.key.fingerprint
         first = self._firsts.get(family)
         warm_start = None
         if stored is not None:
@@ -247,7 +247,7 @@ class Planner:
 
     def _warm_start_of(self, leader: Leader, request: Request) -> WarmStart:
         """The leader's choice: remembered where the leader was searched first, else read from its marks."""
-        first = self._firsts.get((request.frontend.family, request.options.key))
+        first = self._firsts.get((request.framework.family, request.options.key))
         if first is None or first.warm_start is None or first.bound() is not leader.graph:
             return leader.warm_start(request.options)
         return first.warm_start.by_roles()
@@ -262,13 +262,13 @@ def _check_hook(session: Session, options: Options) -> None:
 
 
 def _model_of(session: Session, options: Options) -> tuple[str, str, str]:
-    return session.family, session.subject.graph, options.key
+    return session.family, session.key.graph, options.key
 
 
 def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
     # plans of graphs under other names are renamed, but for names that the user's options refer to
     names = json.dumps([node.name for node in request.graph.nodes]) if request.options.user_constraints else ""
-    parts = [session.subject.fingerprint, names, str(session.hook), session.device_key]
+    parts = [session.key.fingerprint, names, str(session.hook), session.device_key]
     parts += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuses else ""]
     parts += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
     return key_of(parts if leader is None else [*parts, leader.key])
@@ -283,7 +283,7 @@ def _is_worth_keeping(plan: Plan, options: Options) -> bool:
     """
     if any(note.kind is NoteKind.FAILED for note in plan.notes) or not isinstance(options.policy, str):
         return False
-    return not plan.changes_nothing or sum(plan.subject.operators.values()) > _FEW_OPERATORS
+    return not plan.changes_nothing or sum(plan.key.operators.values()) > _FEW_OPERATORS
 
 
 def _cost(plan: Plan) -> tuple[int, float]:

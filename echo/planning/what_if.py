@@ -9,7 +9,7 @@ from typing import Iterable
 import numpy as np
 
 from echo.estimators.inplace import with_layout_copies
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
@@ -61,7 +61,7 @@ class WhatIf:
         offered += [entry for entry in self._candidates.forced if entry.node == number]
         if Entry(number, output) not in offered:
             return []
-        return [Entry(number, output)] if self.request.frontend.hook else offered
+        return [Entry(number, output)] if self.request.framework.hook else offered
 
     def _alike(self, number: int, decision: Decision) -> list[int]:
         """Returns the other nodes of the same equivalence class for which the plan has the same decision."""
@@ -76,13 +76,13 @@ class WhatIf:
 
     @cached_property
     def _training(self) -> TrainingGraph:
-        training = self.request.frontend.differentiate()
+        training = self.request.framework.differentiate()
         present = {node.user for _, node in training.operators()}  # without nodes that MXNet merged into equal ones
         marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
         rules = {mark.node: GradientRule.parse(mark.attrs[GRADIENT_ATTRIBUTE]) for mark in marks}
         if rules:
-            training = self.request.frontend.apply_gradient_rules(training, rules)
-        return with_layout_copies(training, self.request.frontend.device)
+            training = self.request.framework.apply_gradient_rules(training, rules)
+        return with_layout_copies(training, self.request.framework.device)
 
     @cached_property
     def _number_of(self) -> dict[int, int]:
@@ -95,8 +95,8 @@ class WhatIf:
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        overhead: Overhead = EstimateCost().run(self.request, self._training)
-        return self.request.frontend.evaluator(self._training, overhead.seconds)[0]
+        overhead: CostModel = EstimateCost().run(self.request, self._training)
+        return self.request.framework.evaluator(self._training, overhead.seconds)[0]
 
     @cached_property
     def _choice(self) -> Choice:
@@ -123,5 +123,5 @@ class WhatIf:
         return self._evaluate(self._choice)
 
     def _evaluate(self, choice: Choice) -> Evaluation:
-        match_range = self.request.frontend.match_range if self.plan.match_range is None else self.plan.match_range
+        match_range = self.request.framework.match_range if self.plan.match_range is None else self.plan.match_range
         return self._evaluator.evaluate(choice, (match_range,), None, self._splits)

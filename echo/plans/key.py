@@ -107,7 +107,7 @@ class PlanKey:
         try:
             key = PlanKey(**{**value, "arguments": tuple(map(_argument, value["arguments"]))})
         except (KeyError, TypeError, ValueError) as error:
-            raise GraphError(f"subject: {type(error).__name__}: {error}") from error
+            raise GraphError(f"key: {type(error).__name__}: {error}") from error
         for name in ("graph", "device", "runner"):
             _check(name, isinstance(getattr(key, name), str), "a text", getattr(key, name))
         _check("runner", key.runner in RUNNERS, f"one of {', '.join(RUNNERS)}", key.runner)
@@ -120,7 +120,7 @@ class PlanKey:
 
 def _check(name: str, fits: bool, expected: str, got: object) -> None:
     if not fits:
-        raise GraphError(f"subject: {name} must be {expected}, got {got!r}")
+        raise GraphError(f"key: {name} must be {expected}, got {got!r}")
 
 
 def _argument(value: Any) -> Argument:

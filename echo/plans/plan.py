@@ -76,7 +76,7 @@ class Plan:
     nothing were recomputed, ``overhead_seconds`` what recomputation adds, and ``stock_seconds`` the predicted time of a
     step of the user's own graph, None where that was not looked at (another bucket of a model, in transparent mode).
     ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
-    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` is the
+    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``key`` is the
     key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused operators take, each with the
     node of the user at which it is found; decisions and marks are about the graph with these operators. Places such as
     ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of the family, in
@@ -94,7 +94,7 @@ class Plan:
     policy: str
     device: str
     applied: str
-    subject: PlanKey
+    key: PlanKey
     marks: tuple[Mark, ...] = ()
     notes: tuple[Note, ...] = ()
     fused: tuple[tuple[str, int], ...] = ()
@@ -106,7 +106,7 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Identifies what the plan was made for: `echo.plans.key.PlanKey` says what is in it."""
-        return self.subject.fingerprint
+        return self.key.fingerprint
 
     @property
     def exact(self) -> bool:
@@ -244,7 +244,7 @@ class Plan:
         value["before"], value["after"] = (dict(vars(memory)) for memory in (self.before, self.after))
         value["decisions"] = [dict(vars(decision)) for decision in self.decisions]
         value["marks"] = [[mark.node, mark.op, dict(mark.attrs)] for mark in self.marks]
-        value["subject"] = self.subject.to_json()
+        value["key"] = self.key.to_json()
         value["fused"] = [list(place) for place in self.fused]
         value["missed"] = [dict(vars(missed)) for missed in self.missed]
         value["notes"] = [[note.kind.value, note.text] for note in self.notes]
@@ -300,7 +300,7 @@ def _read(value: Any) -> Plan:
     values["decisions"] = tuple(map(decisions.read_decision, values["decisions"]))
     values.update({name: decisions.read_memory(name, values[name]) for name in ("before", "after")})
     values["notes"] = tuple(map(decisions.read_note, values["notes"]))
-    values["subject"] = PlanKey.from_json(values["subject"])
+    values["key"] = PlanKey.from_json(values["key"])
     values["marks"] = tuple(map(decisions.read_mark, values["marks"]))
     values["fused"] = tuple(map(decisions.read_place, values["fused"]))
     values["missed"] = tuple(map(decisions.read_missed, values["missed"]))

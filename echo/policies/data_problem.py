@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Sequence
 
 from echo.errors import OptionError
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.estimators.scheduler import LiveEvaluator
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
@@ -63,7 +63,7 @@ def problem_of_graph(
     candidates = {n: (Entry(n),) for n in forward[:-1] if heavy or not is_heavy_in_torch(training.nodes[n].op)}
     return Problem(
         training=training,
-        overhead=Overhead(tuple(seconds), sum(seconds), len(training.nodes), 0),
+        overhead=CostModel(tuple(seconds), sum(seconds), len(training.nodes), 0),
         evaluator=LiveEvaluator(training, seconds),
         candidates=candidates,
         segments=partition(training, candidates),

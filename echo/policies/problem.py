@@ -8,7 +8,7 @@ from typing import AbstractSet, Callable, Container, Iterable, Mapping, Protocol
 
 import numpy as np
 
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, once
@@ -150,7 +150,7 @@ class Problem:
     """
 
     training: TrainingGraph
-    overhead: Overhead
+    overhead: CostModel
     evaluator: Evaluator
     candidates: Mapping[int, tuple[Entry, ...]]
     segments: Segments

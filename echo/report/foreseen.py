@@ -86,7 +86,7 @@ def foreseen(plan: Plan, process: Process) -> Foreseen | None:
     echo = process_peak(parts, process.peak and process.peak + parts[HOLES])  # which come with further steps
     stock = _parts(plan, plan.before, process, stock_spaces)
     stock[HELD] = max(stock[HELD] - process.own, 0)
-    if plan.subject.runner != DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
+    if plan.key.runner != DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
         stock[SEEN] = echo.parts.get(SEEN, 0)
     return Foreseen(process_peak(stock), echo)
 
@@ -96,9 +96,9 @@ def of_symbol(plan: Plan) -> Foreseen | None:
 
     Module keeps the weights in host arrays next to those of its executor.
     """
-    if plan.subject.runner != EXECUTOR:
+    if plan.key.runner != EXECUTOR:
         return None
-    nodes = NODE_BYTES * sum(plan.subject.operators.values())
+    nodes = NODE_BYTES * sum(plan.key.operators.values())
     held = IMPORTED_BYTES + nodes + plan.before.static.get(WEIGHTS, 0)
     return foreseen(plan, Process(held + OWN_BYTES, to_come=True))
 
@@ -126,19 +126,19 @@ def _parts(plan: Plan, memory: Memory, process: Process, spaces: int) -> dict[st
         **beside,
         OUTSIDE: OUTPUT_COPIES * process.outputs,
         SPACES: space_bytes(_largest(plan), spaces),
-        HOLES: hole_bytes(memory.planned, plan.subject.runner == DYNAMIC),
+        HOLES: hole_bytes(memory.planned, plan.key.runner == DYNAMIC),
         CODE: CODE_BYTES,
     }
 
 
 def _largest(plan: Plan) -> int:
     """The bytes of the largest map, or matrix of weights, that oneDNN may lay out again."""
-    if not any(op in plan.subject.operators for op in _LAID_OUT):
+    if not any(op in plan.key.operators for op in _LAID_OUT):
         return 0
     maps = (decision.bytes for decision in plan.decisions if decision.op in _LAID_OUT)
     weights = (
         math.prod(argument.shape) * np.dtype(argument.dtype).itemsize
-        for argument in plan.subject.arguments
+        for argument in plan.key.arguments
         if argument.request in ("write", "add")
     )
     return max((*maps, *weights), default=0)
@@ -146,7 +146,7 @@ def _largest(plan: Plan) -> int:
 
 def _spaces(plan: Plan) -> tuple[int, int]:
     """The number of temporary spaces of one graph in MXNet's own process, and in one with echo."""
-    runner, settings = plan.subject.runner, plan.subject.settings
+    runner, settings = plan.key.runner, plan.key.settings
     given = os.environ.get(_SPACES_VARIABLE, "")
     default = int(given) if given.isdigit() and int(given) else _handed_out(runner)
     return default, int(settings.get(_SPACES_VARIABLE, default))

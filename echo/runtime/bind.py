@@ -207,7 +207,7 @@ class Rebinder:
     def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
         def confirmed(options: Options) -> bool:
             request = Request(base, options, MxnetFramework(base, binding, self.ctx))
-            training = with_layout_copies(request.frontend.differentiate(), request.frontend.device)
+            training = with_layout_copies(request.framework.differentiate(), request.framework.device)
             return Confirm().confirmed(request, training, Rewritten(graph, None)).accepted
 
         with own_binds():

@@ -51,7 +51,7 @@ class Foresight:
                 return
             self._most = max(plan.before.planned, 1)
             self._plan, self._first = plan, None
-            self._process = Process(resident("VmRSS"), to_come=plan.subject.runner == EXECUTOR)
+            self._process = Process(resident("VmRSS"), to_come=plan.key.runner == EXECUTOR)
             if not self._watches:
                 self._watches = True
                 PATCHES.put_for_good(mx.optimizer.Updater, "__call__", self._watched)

@@ -213,7 +213,7 @@ def profile(
         EchoError: as for `echo.plan`.
     """
     names = _checked(compare)
-    if run and session().subject.runner != EXECUTOR:
+    if run and session().key.runner != EXECUTOR:
         raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
     planned_graph = bind_plan.PLANNER.plan(session, options)
     plan, stock = planned_graph.plan, session().anew()

@@ -190,7 +190,7 @@ def _kind(signature: Signature) -> Signature:
 
 
 def _model(plan: Plan, elements: int, seconds: float) -> _Model:
-    nodes = sum(plan.subject.operators.values())
+    nodes = sum(plan.key.operators.values())
     return _Model(plan, elements, seconds, min(seconds, _SECONDS + _SECONDS_A_NODE * nodes))
 
 

@@ -94,7 +94,7 @@ def test_a_recomputed_map_lets_no_other_work_in_place() -> None:
     number = {node.name: number for number, node in enumerate(graph.nodes)}
     marked = mark(graph, {number["bn1"]: [0], number["act"]: [0]}, hook=True)
     settled = as_stock(stock, "cpu")
-    assert "Dropout:0>0" in settled.apart[number["drop"]]
+    assert "Dropout:0>0" in settled.no_inplace[number["drop"]]
 
     def in_place(of: Any) -> bool:
         drop = next(i for i, node in enumerate(of.nodes) if node.op == "Dropout")
@@ -104,7 +104,7 @@ def test_a_recomputed_map_lets_no_other_work_in_place() -> None:
     assert in_place(free)  # what MXNet does by itself
     assert not in_place(stock)
     held = captured(
-        symbol_of(marked.with_attrs({n: {NO_INPLACE_ATTRIBUTE: t} for n, t in settled.apart.items()})), shapes
+        symbol_of(marked.with_attrs({n: {NO_INPLACE_ATTRIBUTE: t} for n, t in settled.no_inplace.items()})), shapes
     )
     assert not in_place(held)
 

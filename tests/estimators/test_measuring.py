@@ -13,7 +13,7 @@ from echo.estimators import measuring
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import Budget, LateError, Measured, Measuring, UnmeasurableError
 from echo.estimators.operator_groups import groups_of
-from echo.estimators.overhead import Overhead, estimate
+from echo.estimators.overhead import CostModel, estimate
 from echo.estimators.rates import BYTES_PER_SECOND
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
@@ -57,7 +57,7 @@ class Busy:
         return Measured(times * true_seconds(training, number), 0.01)
 
 
-def overhead(machine: Machine, folder: Path, limit: float = 10.0, clock_limit: float = 1e9) -> Overhead:
+def overhead(machine: Machine, folder: Path, limit: float = 10.0, clock_limit: float = 1e9) -> CostModel:
     return estimate(TRAINING, CostTable("test", folder), machine, limit, clock_limit=clock_limit)
 
 

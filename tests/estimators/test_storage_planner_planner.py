@@ -36,7 +36,7 @@ def test_stock_graph_needs_what_mxnet_plans(name: str) -> None:
     fast, _ = planners(case)
     nothing = choice_of(case.training, ())
     assert fast.evaluate(nothing, (16,)).totals == (case.training.planned_bytes,)
-    oracle = tuple(case.oracle(case.graph, value) for value in MATCH_RANGES)
+    oracle = tuple(case.mxnet_memory_plan(case.graph, value) for value in MATCH_RANGES)
     assert fast.evaluate(nothing, MATCH_RANGES).totals == oracle
     assert tuple(plan_storage(case.training, value).total for value in MATCH_RANGES) == oracle
 
@@ -53,7 +53,7 @@ def test_random_choices_need_what_mxnet_plans(name: str) -> None:
         found, expected = fast.evaluate(choice, MATCH_RANGES), slow.evaluate(choice, MATCH_RANGES)
         assert found.totals == expected.totals
         asked = MATCH_RANGES[seed % 2 :: 2]
-        assert found.totals[seed % 2 :: 2] == tuple(case.oracle(rewritten, value) for value in asked)
+        assert found.totals[seed % 2 :: 2] == tuple(case.mxnet_memory_plan(rewritten, value) for value in asked)
         assert found.seconds == pytest.approx(expected.seconds, rel=1e-12, abs=0)
         np.testing.assert_array_equal(fast.executed(choice), slow.executed(choice))
 
@@ -67,7 +67,9 @@ def test_splits_need_what_mxnet_plans(name: str) -> None:
         choice, splits = choice_of(case.training, entries), case.draw_splits(seed, entries)
         found, expected = (planner.evaluate(choice, MATCH_RANGES, None, splits) for planner in (fast, slow))
         assert found.totals == expected.totals
-        assert found.totals == tuple(case.oracle(case.rewritten(entries, splits=splits), r) for r in MATCH_RANGES)
+        assert found.totals == tuple(
+            case.mxnet_memory_plan(case.rewritten(entries, splits=splits), r) for r in MATCH_RANGES
+        )
         assert found.seconds == pytest.approx(expected.seconds, rel=1e-12, abs=0)
         np.testing.assert_array_equal(fast.executed(choice, splits), slow.executed(choice, splits))
 
@@ -129,7 +131,7 @@ def assert_planners_agree(symbol: mx.sym.Symbol, seed: int) -> None:
     found = fast.evaluate(choice, MATCH_RANGES)
     assert found == slow.evaluate(choice, MATCH_RANGES)
     rewritten = case.rewritten(entries)
-    assert found.totals[1::2] == tuple(case.oracle(rewritten, value) for value in MATCH_RANGES[1::2])
+    assert found.totals[1::2] == tuple(case.mxnet_memory_plan(rewritten, value) for value in MATCH_RANGES[1::2])
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)

@@ -17,7 +17,7 @@ from echo.frontend.capture import (
     chunk_bytes,
     chunks_in,
     graph_in,
-    oracle,
+    mxnet_memory_plan,
     planned_megabytes,
     training_graph,
 )
@@ -64,13 +64,13 @@ def test_gradients_have_the_names_that_mxnet_gives(training: TrainingGraph) -> N
 
 def test_bytes_are_those_of_the_planner(training: TrainingGraph) -> None:
     assert install_hook() == ""
-    asked = oracle(network(), BINDING, mx.cpu(), hook=True)
+    asked = mxnet_memory_plan(network(), BINDING, mx.cpu(), hook=True)
     assert asked.bytes == training.planned_bytes
     assert asked.chunks == chunk_bytes(network(), BINDING, mx.cpu()) == chunks_in(
         captured_graph(GRAPH, BINDING, mx.cpu())
     )  # fmt: skip
     printed = planned_megabytes(bind_without_memory(network(), BINDING, mx.cpu()))
-    assert oracle(network(), BINDING, mx.cpu(), hook=False).bytes == (printed + 1) << 20
+    assert mxnet_memory_plan(network(), BINDING, mx.cpu(), hook=False).bytes == (printed + 1) << 20
     assert printed << 20 <= sum(asked.chunks) < (printed + 1) << 20
 
 
@@ -112,8 +112,8 @@ def test_a_bind_owns_no_memory() -> None:
 
 ASKS = pytest.mark.parametrize("ask", [
     lambda: training_graph(GRAPH, BINDING, mx.cpu()),
-    lambda: oracle(symbol_of(GRAPH), BINDING, mx.cpu(), hook=True),
-    lambda: oracle(symbol_of(GRAPH), BINDING, mx.cpu(), hook=False),
+    lambda: mxnet_memory_plan(symbol_of(GRAPH), BINDING, mx.cpu(), hook=True),
+    lambda: mxnet_memory_plan(symbol_of(GRAPH), BINDING, mx.cpu(), hook=False),
     lambda: chunk_bytes(symbol_of(GRAPH), BINDING, mx.cpu()),
 ], ids=["graph", "bytes", "printout", "chunks"])  # fmt: skip
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from echo.frontend.mxnet_settings import other_spaces, spaces
+from echo.frontend.mxnet_settings import other_spaces, workspace_slots
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
 
 
@@ -21,9 +21,11 @@ def test_cached_ops_draw_from_all(text: str | None, cpu: int, gpu: int, monkeypa
         if text is not None:
             monkeypatch.setenv(name, text)
     for runner in (STATIC, DYNAMIC):
-        assert (spaces("cpu", runner), spaces("gpu", runner)) == (cpu, gpu)
-    assert (spaces("cpu", SHAPED), spaces("gpu", SHAPED)) == (min(cpu, 2), min(gpu, 2)), "one for each of its passes"
-    assert spaces("cpu", EXECUTOR) == spaces("gpu", EXECUTOR) == 1
+        assert (workspace_slots("cpu", runner), workspace_slots("gpu", runner)) == (cpu, gpu)
+    assert (workspace_slots("cpu", SHAPED), workspace_slots("gpu", SHAPED)) == (min(cpu, 2), min(gpu, 2)), (
+        "one for each of its passes"
+    )
+    assert workspace_slots("cpu", EXECUTOR) == workspace_slots("gpu", EXECUTOR) == 1
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_spaces_other_than_the_default_are_settings_of_plans(
 # Operators that draw 8 MB each, in turn from as many spaces as there are, and random numbers.
 _PROGRAM = """
 import mxnet as mx, numpy as np
-from echo.frontend.mxnet_settings import spaces
+from echo.frontend.mxnet_settings import workspace_slots
 from echo.runtime import storage_check
 from echo.runtime.recorder import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
@@ -53,7 +55,7 @@ assert storage_check.why_not() == ""
 counter = StorageCounter()
 for _ in range(8):
     mx.nd.argsort(x).wait_to_read()
-print(counter.most(), spaces("cpu", "dynamic"), first, mx.nd.random.normal(shape=(4,)).asnumpy().tolist())
+print(counter.most(), workspace_slots("cpu", "dynamic"), first, mx.nd.random.normal(shape=(4,)).asnumpy().tolist())
 """
 
 

@@ -1,4 +1,4 @@
-"""Tests of `echo.frontend.plan_key`: device; subject."""
+"""Tests of `echo.frontend.plan_key`: device; key."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.models import SMALL
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
-from echo.frontend import plan_key
-from echo.frontend.plan_key import device_key, family, gpu_text, static_bytes, subject
+from echo.frontend import plan_key as module
+from echo.frontend.plan_key import device_key, family, gpu_text, plan_key, static_bytes
 from echo.frontend.symbols import Binding, graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, EXECUTOR
 
@@ -66,7 +66,7 @@ class Cuda:
 def no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No NVML, and the driver's file at this path, where there is none yet."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(plan_key, "DRIVER_FILE", tmp_path / "version")
+    monkeypatch.setattr(module, "DRIVER_FILE", tmp_path / "version")
     return tmp_path / "version"
 
 
@@ -125,7 +125,7 @@ def test_families_are_of_one_model_and_subjects_of_one_bind() -> None:
     binds = [(binding(), EXECUTOR), (half, EXECUTOR), (binding(), DYNAMIC)]
     one, other, block = (family(GRAPH, given, "cpu", runner) for given, runner in binds)
     assert one == other != block
-    assert len({subject(GRAPH, given, "cpu", runner).fingerprint for given, runner in binds}) == 3
+    assert len({plan_key(GRAPH, given, "cpu", runner).fingerprint for given, runner in binds}) == 3
 
 
 @pytest.mark.parametrize(("device", "differs"), [("cpu", False), ("gpu", True)])
@@ -135,7 +135,7 @@ def test_a_plan_for_a_gpu_holds_for_one_setting_of_pointwise_fusion(
     keys = []
     for value in ("0", "1"):
         monkeypatch.setenv("MXNET_USE_FUSION", value)
-        keys.append(subject(GRAPH, binding(), device).fingerprint)
+        keys.append(plan_key(GRAPH, binding(), device).fingerprint)
     assert (keys[0] != keys[1]) == differs
 
 
@@ -145,14 +145,14 @@ def test_a_plan_holds_for_one_number_of_generators(device: str, differs: bool, m
     keys = []
     for value in ("1", "2"):
         monkeypatch.setenv("MXNET_CPU_PARALLEL_RAND_COPY", value)
-        keys.append(subject(GRAPH, binding(), device).fingerprint)
+        keys.append(plan_key(GRAPH, binding(), device).fingerprint)
     assert (keys[0] != keys[1]) == differs
 
 
 def test_a_plan_of_a_block_holds_for_one_number_of_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     def settings(runner: str, spaces: str) -> dict[str, str]:
         monkeypatch.setenv("MXNET_CPU_TEMP_COPY", spaces)
-        return dict(subject(GRAPH, binding(), "cpu", runner).settings)
+        return dict(plan_key(GRAPH, binding(), "cpu", runner).settings)
 
     assert settings(DYNAMIC, "1") == {"MXNET_CPU_TEMP_COPY": "1"}, "of 32 spaces workspaces may fill each"
     assert settings(DYNAMIC, "4") == settings(EXECUTOR, "1") == {}

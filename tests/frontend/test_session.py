@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         full = getattr(module, name)
         return lambda *args, **more: (seen.append(name), full(*args, **more))[1]
 
-    for name in ("captured_graph", "oracle", "types_of"):
+    for name in ("captured_graph", "mxnet_memory_plan", "types_of"):
         monkeypatch.setattr(module, name, counted(name))
     return seen
 
@@ -43,10 +43,10 @@ def test_session_asks_mxnet_once(asked: list[str]) -> None:
     for _ in range(2):
         assert one.differentiate() is one.differentiate()
         assert one.types() is one.types()
-        assert one.oracle(one.graph, 16)[0] == one.differentiate().planned_bytes
+        assert one.mxnet_memory_plan(one.graph, 16)[0] == one.differentiate().planned_bytes
     assert asked == ["captured_graph", "types_of"], "the training graph says what MXNet's planner would"
-    assert one.oracle(one.graph, 16) == one.anew().oracle(one.graph, 16)
-    assert asked[2:] == ["oracle"]
+    assert one.mxnet_memory_plan(one.graph, 16) == one.anew().mxnet_memory_plan(one.graph, 16)
+    assert asked[2:] == ["mxnet_memory_plan"]
     assert one.anew().differentiate() is not one.differentiate()
     assert asked.count("captured_graph") == 2
 
@@ -58,7 +58,7 @@ def test_another_graph_has_a_session_of_its_own_that_is_kept() -> None:
     assert one.on(one.graph) is one
     assert one.on(other) is one.on(other)
     assert one.on(other).graph == other
-    assert one.on(other).subject == one.subject, "what plans are made for is the user's graph"
+    assert one.on(other).key == one.key, "what plans are made for is the user's graph"
 
 
 def test_a_cached_op_is_planned_by_its_own_rule() -> None:
@@ -66,7 +66,7 @@ def test_a_cached_op_is_planned_by_its_own_rule() -> None:
     assert block.differentiate().runner == DYNAMIC
     assert block.adds
     assert not executor.adds
-    assert block.oracle(block.graph, 16)[0] == block.differentiate().planned_bytes
+    assert block.mxnet_memory_plan(block.graph, 16)[0] == block.differentiate().planned_bytes
     assert executor.chunks(executor.graph) == executor.chunks(graph_of(MODEL.symbol))
     assert block.chunks(block.graph) is None
 

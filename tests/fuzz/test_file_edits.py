@@ -14,7 +14,7 @@ def test_junk_is_never_put_into_itself() -> None:
     before = repr(file_edits._JUNK)
     rng, graph = random.Random(0), any_case("slices").graph
     for _ in range(300):
-        value: dict[str, Any] = {"late": True, "marks": [[1, "a", {}]], "plan": {"subject": {}}}
+        value: dict[str, Any] = {"late": True, "marks": [[1, "a", {}]], "plan": {"key": {}}}
         for _ in range(20):
             file_edits._junk(rng, value, graph)
         json.dumps(value)  # an error where it is circular

@@ -279,7 +279,7 @@ def test_symbol_whose_output_is_used_again() -> None:
     symbol = mx.sym.Group([hidden, mx.sym.tanh(hidden, name="top"), hidden])
     case = case_of(symbol, {"data": (6, 5)})
     assert case.training.num_forward_outputs == 3
-    assert case.training.planned_bytes == case.oracle(case.graph, 16)
+    assert case.training.planned_bytes == case.mxnet_memory_plan(case.graph, 16)
 
 
 # Gradient requests -------------------------------------------------------------------------------------------

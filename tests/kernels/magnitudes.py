@@ -64,29 +64,29 @@ SUBJECTS = {
 }
 
 
-def _case(subject: Subject, size: float, offset: float) -> Case:
-    case = draw(subject.kernel, subject.dims, seed=1, absent=subject.absent, **subject.params)
-    for number in subject.large:
+def _case(key: Subject, size: float, offset: float) -> Case:
+    case = draw(key.kernel, key.dims, seed=1, absent=key.absent, **key.params)
+    for number in key.large:
         case.inputs[number] = (case.inputs[number] * size + offset).astype(np.float32)
     return case
 
 
-def _stock_gradients(subject: Subject, case: Case) -> list[Any]:
+def _stock_gradients(key: Subject, case: Case) -> list[Any]:
     inputs = [mx.nd.array(array) for array in case.inputs if array is not None]
     for array in inputs:
         array.attach_grad()
     with mx.autograd.record():
-        outputs = subject.stock(*inputs)
+        outputs = key.stock(*inputs)
     mx.autograd.backward(outputs, [mx.nd.array(head) for head in case.heads])
     return [array.grad.asnumpy() for array in inputs]
 
 
-def check_gradients(subject: Subject, call: Runner, size: float, offset: float) -> None:
+def check_gradients(key: Subject, call: Runner, size: float, offset: float) -> None:
     """Fails where a gradient is off by more than four times what MXNet's is, and 1e-6 of its largest element."""
-    case = _case(subject, size, offset)
+    case = _case(key, size, offset)
     gradients = run_backward(case, run_forward(case, call), call)
     exact = expected_backward(case, expected_forward(case))
-    for number, stock in enumerate(_stock_gradients(subject, case)):
+    for number, stock in enumerate(_stock_gradients(key, case)):
         if case.spec.inputs[number].gradient:
             allowed = max(4 * error(stock, exact[number]), 1e-6)
             found = error(gradients[number], exact[number])

@@ -1,4 +1,4 @@
-"""The first pass: the frontend's training graph, as stock works in place, with gradients that read less on a CPU."""
+"""The first pass: the framework's training graph, as stock works in place, with gradients that read less on a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from echo.errors import OptionError
 from echo.estimators.inplace import as_stock, with_layout_copies
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
@@ -43,41 +43,41 @@ def case() -> Case:
 
 
 def run(case: Case, **facts: object) -> tuple[TrainingGraph, Asked]:
-    frontend = Asked(case.training, **facts)  # type: ignore[arg-type]
-    return Differentiate().run(Request(case.graph, Options(), frontend)), frontend
+    framework = Asked(case.training, **facts)  # type: ignore[arg-type]
+    return Differentiate().run(Request(case.graph, Options(), framework)), framework
 
 
 def test_gradients_read_less_on_a_cpu(case: Case) -> None:
-    found, frontend = run(case)
-    (chosen,) = frontend.asked
+    found, framework = run(case)
+    (chosen,) = framework.asked
     users = {case.graph.nodes[user].op for user in chosen}
     assert "Activation" in users or "sigmoid" in users
     assert found.outputs == case.training.outputs
 
 
 def test_gradients_of_activations_on_a_gpu_are_mxnets(case: Case) -> None:
-    found, frontend = run(case, device="gpu", onednn=False)
-    assert not frontend.asked
+    found, framework = run(case, device="gpu", onednn=False)
+    assert not framework.asked
     assert found == with_layout_copies(as_stock(case.training, "gpu"), "gpu")
 
 
 def test_convolutions_on_a_gpu_with_cudnn_have_split_gradients() -> None:
     branches = model_case("inception_v3")
     for cudnn in (True, False):
-        _, frontend = run(branches, device="gpu", onednn=False, cudnn=cudnn)
-        chosen = {branches.graph.nodes[user].op for rules in frontend.asked for user in rules}
+        _, framework = run(branches, device="gpu", onednn=False, cudnn=cudnn)
+        chosen = {branches.graph.nodes[user].op for rules in framework.asked for user in rules}
         assert ("Convolution" in chosen) == cudnn
 
 
 def test_graph_without_the_hook_is_the_frontends(case: Case) -> None:
-    found, frontend = run(case, hook=False)
+    found, framework = run(case, hook=False)
     assert found is case.training
-    assert not frontend.asked
+    assert not framework.asked
 
 
 def test_rules_without_gain_are_not_asked_for() -> None:
-    _, frontend = run(special_case("two outputs"), onednn=False)
-    assert all(frontend.asked), "never with nothing"
+    _, framework = run(special_case("two outputs"), onednn=False)
+    assert all(framework.asked), "never with nothing"
 
 
 def network(draws: bool = False) -> Case:
@@ -93,8 +93,8 @@ def network(draws: bool = False) -> Case:
 
 
 def found(case: Case, device: str = "cpu", hook: bool = True, **options: Any) -> Candidates:
-    frontend = FakeFramework(case.training, device=device, hook=hook)
-    return FindCandidates().run(Request(case.graph, Options.of(**options), frontend), case.training)
+    framework = FakeFramework(case.training, device=device, hook=hook)
+    return FindCandidates().run(Request(case.graph, Options.of(**options), framework), case.training)
 
 
 def names(case: Case, numbers: Any) -> set[str]:
@@ -273,7 +273,7 @@ class Timed(FakeFramework):
 
     limits: list[tuple[float, float]] = field(default_factory=list)
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         self.limits.append((time_limit, clock_limit))
         return overhead_of(training)
 
@@ -292,7 +292,7 @@ def test_time_for_measuring_follows_from_the_deadline(
     known: bool, seconds: float, left: float, work: float, clock: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("echo.system.process.time", SimpleNamespace(monotonic=lambda: 0.0))
-    frontend = Timed(CASE.training)
-    request = Request(CASE.graph, Options(), frontend, warm_start=WarmStart(()) if known else None)
+    framework = Timed(CASE.training)
+    request = Request(CASE.graph, Options(), framework, warm_start=WarmStart(()) if known else None)
     assert EstimateCost().run(replace(request, deadline=Deadline(seconds, left, seconds)), CASE.training).seconds
-    assert frontend.limits == [pytest.approx((work, clock))]
+    assert framework.limits == [pytest.approx((work, clock))]

@@ -220,7 +220,7 @@ def test_graph_that_needs_much_less_unfused_is_not_fused(monkeypatch: pytest.Mon
 
 
 def test_fused_operators_that_would_need_more_memory_are_near_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial.Trial, "is_larger", property(lambda self: self.stock is not None))
+    monkeypatch.setattr(trial.Variant, "is_larger", property(lambda self: self.stock is not None))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert not {name for name, _ in plan.fused} - MASKS
     larger = {missed.pattern: missed.reason for missed in plan.missed if "the user's own graph" in missed.reason}
@@ -267,7 +267,7 @@ def test_search_that_had_to_end_costs_no_masks(monkeypatch: pytest.MonkeyPatch) 
 def test_no_masks_where_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.passes.select.run_with_deadline", lambda policy, problem: (policy.choose(problem), False))
-    monkeypatch.setattr(trial.Trial, "warmed", lambda *_: None)
+    monkeypatch.setattr(trial.Variant, "warmed", lambda *_: None)
     plan = echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32))
     assert plan.is_late
     assert not plan.fused
@@ -297,14 +297,14 @@ def test_graph_that_missed_the_budget_by_the_least_is_searched_first(
         return Unreached(before, search)
 
     graph = Graph((Node("null", "x"),), (Entry(0),), (0,), (0, 1))
-    frontend: Any = None
+    framework: Any = None
     request = Request(
-        graph, Options(), frontend, unreached=list(map(unreached, reachable)), deadline=Deadline(9, 100 + left, 9)
+        graph, Options(), framework, unreached=list(map(unreached, reachable)), deadline=Deadline(9, 100 + left, 9)
     )
     stages = choose.Stages((), (), ())
-    kept = trial.Trial(Fused(graph), None, Planned(*[None] * 4))  # type: ignore[arg-type]
+    kept = trial.Variant(Fused(graph), None, Planned(*[None] * 4))  # type: ignore[arg-type]
     monkeypatch.setattr(choose, "_best", lambda request, _: kept if request.known_only else None)
-    least = choose._with_least(request, stages, trial.Trial(Fused(graph), None, None, BudgetError(8, 40, "all")))
+    least = choose._with_least(request, stages, trial.Variant(Fused(graph), None, None, BudgetError(8, 40, "all")))
     assert found == searched
     assert (least is kept) == keeps
     if not keeps:

@@ -10,8 +10,8 @@ from tests.estimators.test_footprint import graph, norm
 from tests.support.fake_frontend import FakeFramework
 
 
-def count(frontend: FakeFramework) -> Workspaces:
-    request = Request(None, Options(), frontend)  # type: ignore[arg-type]
+def count(framework: FakeFramework) -> Workspaces:
+    request = Request(None, Options(), framework)  # type: ignore[arg-type]
     found: Workspaces = run((CountWorkspaces(),), [request], print)[Workspaces]
     return found
 
@@ -20,7 +20,7 @@ def test_operators_draw_one_after_the_other() -> None:
     large, small = graph(*norm(0, 64)), graph(*norm(0, 8))
     both = graph(*norm(0, 64), *norm(4, 8))
     assert count(FakeFramework(both)).bytes == count(FakeFramework(large)).bytes > count(FakeFramework(small)).bytes > 0
-    assert count(FakeFramework(both, spaces=4)).bytes == 4 * count(FakeFramework(both)).bytes
+    assert count(FakeFramework(both, workspace_slots=4)).bytes == 4 * count(FakeFramework(both)).bytes
 
 
 def test_graphs_without_fused_operators_draw_nothing_that_is_known() -> None:

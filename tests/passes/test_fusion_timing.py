@@ -43,10 +43,10 @@ def fused(
     """The graph with fused operators as on this device; in the ``folder`` is what was measured."""
     graph = graph_of(example.symbol)
     types = types_of(graph, infer_binding(example.symbol, example.shapes))
-    frontend: Any = SimpleNamespace(device=device, why_no_fusion="", race=races,
+    framework: Any = SimpleNamespace(device=device, why_no_fusion="", race=races,
                                     cost_table=lambda: CostTable("some GPU", folder))  # fmt: skip
     deadline = Deadline.after(60.0)
-    request = Request(graph, Options(**options), frontend, deadline=deadline, timed={} if timed is None else timed)
+    request = Request(graph, Options(**options), framework, deadline=deadline, timed={} if timed is None else timed)
     return fuse(graph, lambda: types, False, why_left=FusionProfitability(request))
 
 

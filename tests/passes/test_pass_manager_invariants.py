@@ -11,7 +11,7 @@ import echo
 from benchmarks.models import SMALL
 from echo import pipeline
 from echo.errors import EchoError, OptionError
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import Candidates
@@ -68,9 +68,9 @@ DAMAGES: Mapping[str, tuple[type, Callable[[Any], Any], str]] = {
     "a node in two segments":
         (Segments, lambda found: Segments((*found.segments, found.segments[0])), "in one segment"),
     "seconds of too few nodes":
-        (Overhead, lambda found: replace(found, seconds=found.seconds[1:]), "expected seconds of"),
+        (CostModel, lambda found: replace(found, seconds=found.seconds[1:]), "expected seconds of"),
     "seconds below zero":
-        (Overhead, lambda found: replace(found, seconds=(-1.0, *found.seconds[1:])), "seconds of node 0, got -1.0"),
+        (CostModel, lambda found: replace(found, seconds=(-1.0, *found.seconds[1:])), "seconds of node 0, got -1.0"),
     "a map recomputed that may not be":
         (Selection, lambda found: replace(found, recompute=found.recompute | {Entry(0)}), "among the candidates"),
     "a node that runs again no times":

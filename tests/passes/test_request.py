@@ -19,9 +19,9 @@ CASE = model_case("lm")
 
 
 def request(deadline: Deadline | None = None, **options: Any) -> Request:
-    frontend = FakeFramework(CASE.training, static={WEIGHTS: 100, INPUTS: 7})
+    framework = FakeFramework(CASE.training, static={WEIGHTS: 100, INPUTS: 7})
     more = {} if deadline is None else {"deadline": deadline}
-    return Request(CASE.graph, Options.of(**options), frontend, **more)  # type: ignore[arg-type]
+    return Request(CASE.graph, Options.of(**options), framework, **more)  # type: ignore[arg-type]
 
 
 def test_an_error_costs_that_way_alone_and_a_line() -> None:

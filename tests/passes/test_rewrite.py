@@ -130,14 +130,16 @@ def test_custom_operators_get_no_mark() -> None:
 def confirmed(case: Case, planned: int, match_range: int | None = None, **options: object) -> Confirmed:
     asked: list[int] = []
 
-    def oracle(graph: object, value: int) -> int:
+    def mxnet_memory_plan(graph: object, value: int) -> int:
         asked.append(value)
         return planned
 
-    frontend = FakeFramework(case.training, planned=oracle)
-    request = Request(case.graph, Options.of(**options), frontend)
+    framework = FakeFramework(case.training, planned=mxnet_memory_plan)
+    request = Request(case.graph, Options.of(**options), framework)
     found = Confirm().confirmed(request, case.training, Rewritten(case.graph, match_range))
-    assert asked == [match_range or frontend.match_range], "the oracle is asked once, as the graph will be bound"
+    assert asked == [match_range or framework.match_range], (
+        "the mxnet_memory_plan is asked once, as the graph will be bound"
+    )
     return found
 
 
@@ -182,8 +184,8 @@ def test_gradients_that_would_add_up_otherwise_are_refused() -> None:
     case = special_case("many readers")
     assert case.training.accumulations, "the example has gradients of more than eight readers"
     flipped = tuple(not one for one in case.training.accumulations)
-    frontend = FakeFramework(replace(case.training, accumulations=flipped), planned=lambda graph, match_range: 1)
-    found = Confirm().confirmed(Request(case.graph, Options(), frontend), case.training, Rewritten(case.graph, None))
+    framework = FakeFramework(replace(case.training, accumulations=flipped), planned=lambda graph, match_range: 1)
+    found = Confirm().confirmed(Request(case.graph, Options(), framework), case.training, Rewritten(case.graph, None))
     assert not found.accepted
     assert "add up gradients" in found.reason
 

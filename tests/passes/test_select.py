@@ -29,8 +29,8 @@ MODELS = ["nmt", "lm", "resnet50_v2", "dropout", "slices"]
 
 
 def request_of(case: Case, evaluations: int = 600, own_range: int = 16, **options: Any) -> Request:
-    frontend = FakeFramework(case.training, static=STATIC, match_range=own_range, evaluations=evaluations)
-    return Request(case.graph, Options.of(**options), frontend)
+    framework = FakeFramework(case.training, static=STATIC, match_range=own_range, evaluations=evaluations)
+    return Request(case.graph, Options.of(**options), framework)
 
 
 def select(case: Case, **options: Any) -> Selection:
@@ -67,7 +67,9 @@ def seconds(case: Case, selection: Selection) -> float:
 def test_figures_are_mxnets_own(name: str, policy: str) -> None:
     case = any_case(name)
     found = select(case, policy=policy, max_overhead=None)
-    assert found.planned_bytes == case.oracle(case.rewritten(found.recompute, splits=found.splits), found.match_range)
+    assert found.planned_bytes == case.mxnet_memory_plan(
+        case.rewritten(found.recompute, splits=found.splits), found.match_range
+    )
     assert found.seconds == pytest.approx(seconds(case, found))
     assert {entry.node for entry in found.recompute} >= set(found.runs)
     assert not heavy(case, found), "nothing compute-heavy without a budget"
@@ -126,7 +128,7 @@ def test_mxnets_own_match_range_is_among_the_choices(own: int) -> None:
             return evaluator, effort
 
     request = request_of(case, own_range=own)
-    request = replace(request, frontend=Watching(case.training, match_range=own, evaluations=100))
+    request = replace(request, framework=Watching(case.training, match_range=own, evaluations=100))
     candidates = FindCandidates().run(request, case.training)
     segments = Partition().run(case.training, candidates)
     Select().run(request, case.training, candidates, segments, overhead_of(case.training))
@@ -171,7 +173,7 @@ def test_budgets_are_kept(name: str, policy: str) -> None:
         found = select(case, policy=policy, memory_budget=budget)
         assert total(found) <= budget
         rewritten = case.rewritten(found.recompute, splits=found.splits)
-        assert found.planned_bytes == case.oracle(rewritten, found.match_range)
+        assert found.planned_bytes == case.mxnet_memory_plan(rewritten, found.match_range)
 
 
 def test_a_larger_budget_takes_less_time() -> None:

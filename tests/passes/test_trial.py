@@ -15,7 +15,7 @@ from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.passes.trial import Planned, Trial, choose
+from echo.passes.trial import Planned, Variant, choose
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
@@ -29,20 +29,20 @@ def memory(planned: int, workspaces: int = 0) -> Any:
     return SimpleNamespace(planned=planned, total=total, chosen=planned, workspaces=workspaces)
 
 
-def trial(
+def plan_variant(
     planned: int, operators: int = 0, hidden: int = 0, stock: int = 1000, workspaces: int = 0, seconds: float = 0.0
-) -> Trial:
+) -> Variant:
     """A trial, whose operators were measured where ``seconds`` are given."""
     fused = Fused(GRAPH, tuple(("lstm_cell", number) for number in range(operators)), hidden=hidden)
     made = SimpleNamespace(
         after=memory(planned, workspaces), step_seconds=0.9 * seconds, overhead_seconds=0.1 * seconds
     )
     plan: Any = SimpleNamespace(plan=made, timed=bool(seconds))
-    return Trial(fused, memory(stock) if operators else None, plan)
+    return Variant(fused, memory(stock) if operators else None, plan)
 
 
-def missing(reachable: int) -> Trial:
-    return Trial(Fused(GRAPH), None, None, BudgetError(10, reachable, "weights"))
+def missing(reachable: int) -> Variant:
+    return Variant(Fused(GRAPH), None, None, BudgetError(10, reachable, "weights"))
 
 
 def request(budget: float | None = None) -> Any:
@@ -65,7 +65,7 @@ def request(budget: float | None = None) -> Any:
 )
 def test_the_most_fused_graph_may_need_a_little_more(more: float, part: float, first: bool) -> None:
     one = Fused(GRAPH).graph.nodes[0].name
-    trials = [trial(int(more * 1000) - 100, 1, seconds=part), trial(900, seconds=1.0)]
+    trials = [plan_variant(int(more * 1000) - 100, 1, seconds=part), plan_variant(900, seconds=1.0)]
     chosen = choose(trials, GRAPH)
     if first:
         assert chosen is trials[0]
@@ -86,27 +86,27 @@ def test_a_graph_that_is_larger_by_workspaces_alone_may_be_less_much_faster(
 ) -> None:
     sizes = (1000 * planned, 900_000)
     trials = [
-        trial(sizes[0], 1, stock=1_000_000, workspaces=150_000, seconds=part),
-        trial(sizes[1], seconds=1.0),
+        plan_variant(sizes[0], 1, stock=1_000_000, workspaces=150_000, seconds=part),
+        plan_variant(sizes[1], seconds=1.0),
     ]
     assert (choose(trials, GRAPH) is trials[0]) == first
 
 
 def test_times_of_short_steps_do_not_decide() -> None:
     """They are noise: the graph with the most fused operators is taken, as where nothing was measured."""
-    assert choose([trial(900, 1, seconds=2e-4), trial(900, seconds=1e-4)], GRAPH).fused.places
-    assert not choose([trial(900, 1, seconds=2e-2), trial(900, seconds=1e-2)], GRAPH).fused.places
+    assert choose([plan_variant(900, 1, seconds=2e-4), plan_variant(900, seconds=1e-4)], GRAPH).fused.places
+    assert not choose([plan_variant(900, 1, seconds=2e-2), plan_variant(900, seconds=1e-2)], GRAPH).fused.places
 
 
 def test_hidden_bytes_of_operators_count() -> None:
     """The fused graph plans more, and does away with what the user's operators hold inside."""
-    trials = [trial(1900, 1, hidden=900), trial(1100)]
+    trials = [plan_variant(1900, 1, hidden=900), plan_variant(1100)]
     assert choose(trials, GRAPH) is trials[0]
-    assert choose([trial(1900, 1), trial(1100)], GRAPH).fused.places == ()
+    assert choose([plan_variant(1900, 1), plan_variant(1100)], GRAPH).fused.places == ()
 
 
 def test_a_graph_that_misses_the_budget_is_not_chosen() -> None:
-    trials = [missing(20), trial(900)]
+    trials = [missing(20), plan_variant(900)]
     assert choose(trials, GRAPH) is trials[1]
 
 
@@ -122,10 +122,10 @@ def test_the_budget_that_is_missed_by_least_is_told() -> None:
 
 def test_trial_below_the_threshold_or_in_budget_is_enough() -> None:
     little = int(RULES.enough * 1000)
-    assert trial(little, 1).is_enough(request())
-    assert not trial(little + 1, 1).is_enough(request())
-    assert trial(little + 1, 1).is_enough(request(0.9)), "whatever keeps a budget is"
-    assert not trial(little).is_enough(request()), "the user's own graph is the last anyway"
+    assert plan_variant(little, 1).is_enough(request())
+    assert not plan_variant(little + 1, 1).is_enough(request())
+    assert plan_variant(little + 1, 1).is_enough(request(0.9)), "whatever keeps a budget is"
+    assert not plan_variant(little).is_enough(request()), "the user's own graph is the last anyway"
     assert not missing(20).is_enough(request(0.9))
 
 
@@ -133,26 +133,26 @@ def test_workspaces_may_eat_what_is_saved() -> None:
     """Then graphs with less fused operators are planned too, and one of those may be taken."""
     some, all_of_it = RULES.tiny, 20 * RULES.tiny
     layers, cells = [
-        trial(6 * some, count, stock=all_of_it, workspaces=drawn) for count, drawn in ((1, 10 * some), (9, some))
+        plan_variant(6 * some, count, stock=all_of_it, workspaces=drawn) for count, drawn in ((1, 10 * some), (9, some))
     ]
-    assert trial(6 * some, 1, stock=all_of_it, workspaces=some // 2).is_enough(request())
+    assert plan_variant(6 * some, 1, stock=all_of_it, workspaces=some // 2).is_enough(request())
     assert not layers.is_enough(request())
     assert choose([layers, cells], GRAPH).planned is cells.planned
-    assert trial(6 * some, 1, stock=all_of_it, workspaces=14 * some + 1).is_larger
-    assert not trial(6 * some, 1, stock=all_of_it, workspaces=14 * some).is_larger
+    assert plan_variant(6 * some, 1, stock=all_of_it, workspaces=14 * some + 1).is_larger
+    assert not plan_variant(6 * some, 1, stock=all_of_it, workspaces=14 * some).is_larger
 
 
 def test_few_bytes_of_workspaces_do_not_decide_for_tiny_graphs() -> None:
-    layers = trial(300, 1, workspaces=RULES.tiny)
-    assert choose([layers, trial(350, 9)], GRAPH) is layers
-    assert trial(300, 1, workspaces=RULES.tiny + 701).is_larger
-    assert not trial(300, 1, workspaces=RULES.tiny + 700).is_larger
+    layers = plan_variant(300, 1, workspaces=RULES.tiny)
+    assert choose([layers, plan_variant(350, 9)], GRAPH) is layers
+    assert plan_variant(300, 1, workspaces=RULES.tiny + 701).is_larger
+    assert not plan_variant(300, 1, workspaces=RULES.tiny + 700).is_larger
 
 
 def test_larger_than_the_users_own() -> None:
-    assert trial(1001, 1).is_larger
-    assert not trial(1000, 1).is_larger
-    assert not trial(5000).is_larger
+    assert plan_variant(1001, 1).is_larger
+    assert not plan_variant(1000, 1).is_larger
+    assert not plan_variant(5000).is_larger
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_graph_that_is_slower_than_the_bound_allows_says_so(
 ) -> None:
     monkeypatch.setattr("echo.passes.trial._stock_seconds", lambda _: 1.0)
     asked: Any = SimpleNamespace(options=Options.of(**options))
-    assert trial(planned - 100, 1, stock=900, seconds=seconds).why_slower(asked) == reason
+    assert plan_variant(planned - 100, 1, stock=900, seconds=seconds).why_slower(asked) == reason
 
 
 @pytest.mark.parametrize(
@@ -191,17 +191,17 @@ def test_a_late_refinement_starts_from_the_choice(
 ) -> None:
     monkeypatch.setattr("echo.system.process.time.monotonic", lambda: 100.0)
     notes = [Note("late", NoteKind.LATE)] if late else []
-    frontend: Any = None
-    asked = Request(GRAPH, Options(memory_budget=budget), frontend, notes=notes, deadline=Deadline(9, 100 + left, 9))
+    framework: Any = None
+    asked = Request(GRAPH, Options(memory_budget=budget), framework, notes=notes, deadline=Deadline(9, 100 + left, 9))
     start = WarmStart(())
     plan: Any = None
     planned = Planned(plan, GRAPH, GRAPH, start, other_seconds=1.0)
-    warmed = Trial(Fused(GRAPH), None, planned).warmed(asked)
+    warmed = Variant(Fused(GRAPH), None, planned).warmed(asked)
     assert (warmed is not None) == expected
     if warmed is not None:
         assert warmed.warm_start == replace(start, is_known=True)
         assert (warmed.deadline.at, warmed.deadline.length) == (102.0, 2.0)
-    assert Trial(Fused(GRAPH), None, planned._replace(warm_start=None)).warmed(asked) is None
+    assert Variant(Fused(GRAPH), None, planned._replace(warm_start=None)).warmed(asked) is None
 
 
 @pytest.mark.slow

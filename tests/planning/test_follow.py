@@ -42,11 +42,11 @@ def test_follow_keeps_the_marks_and_counts_the_bytes_of_the_new_shapes(name: str
     followed = follow(first, other.graph, other, options)
     assert followed.plan.marks == first.plan.marks
     assert followed.plan.fused == first.plan.fused
-    assert followed.plan.subject == other.subject
+    assert followed.plan.key == other.key
     assert NOTE in followed.plan.notes
     fresh = other.anew().on(followed.base)
     match_range = other.match_range if followed.plan.match_range is None else followed.plan.match_range
-    assert followed.plan.after.planned == fresh.oracle(followed.graph, match_range)[0]
+    assert followed.plan.after.planned == fresh.mxnet_memory_plan(followed.graph, match_range)[0]
     assert followed.plan.before.planned == other.anew().stock_bytes()
     assert followed.plan.after.planned < followed.plan.before.planned
     sizes = [later.bytes / decision.bytes for later, decision in zip(followed.plan.decisions, first.plan.decisions)]
@@ -85,7 +85,9 @@ def test_follow_refuses_a_plan_of_which_mxnet_says_that_it_saves_nothing(monkeyp
     first = planned(session_of(model), options)
     other = session_of(model, factor=2)
     training = other.differentiate()
-    monkeypatch.setattr(MxnetFramework, "oracle", lambda *_: (training.planned_bytes, training.accumulations))
+    monkeypatch.setattr(
+        MxnetFramework, "mxnet_memory_plan", lambda *_: (training.planned_bytes, training.accumulations)
+    )
     with pytest.raises(GraphError, match=r"^nothing to gain$"):
         follow(first, other.graph, other, options)
 

@@ -67,7 +67,7 @@ def test_the_same_bits(no_search: Path) -> None:
 
 def test_one_of_several_plans(no_search: Path) -> None:
     plan = echo.load_plan(no_search)
-    other = replace(plan, subject=replace(plan.subject, graph="other"))
+    other = replace(plan, key=replace(plan.key, graph="other"))
     optimized = echo.optimize(MODEL.symbol, plan=[other, plan])
     bound(optimized)
     assert optimized.plans == [plan]
@@ -82,12 +82,12 @@ def test_another_batch_size_is_refused(no_search: Path) -> None:
         bound(optimized, batch=31)
 
 
-def changed(plan: Plan, **subject: Any) -> Plan:
-    return replace(plan, subject=replace(plan.subject, **subject))
+def changed(plan: Plan, **key: Any) -> Plan:
+    return replace(plan, key=replace(plan.key, **key))
 
 
 @pytest.mark.parametrize(
-    ("subject", "message"),
+    ("key", "message"),
     [
         ({"graph": "other"}, "graph: the same operators, with other attributes"),
         ({"device": "gpu"}, "device: expected gpu, got cpu"),
@@ -95,8 +95,8 @@ def changed(plan: Plan, **subject: Any) -> Plan:
         ({"settings": {"MXNET_BACKWARD_DO_MIRROR": "1"}}, "MXNET_BACKWARD_DO_MIRROR: expected '1', got ''"),
     ],
 )
-def test_plan_for_another_subject_names_the_difference(no_search: Path, subject: dict[str, Any], message: str) -> None:
-    plan = changed(echo.load_plan(no_search), **subject)
+def test_plan_for_another_subject_names_the_difference(no_search: Path, key: dict[str, Any], message: str) -> None:
+    plan = changed(echo.load_plan(no_search), **key)
     with pytest.raises(PlanError, match=message):
         bound(echo.optimize(MODEL.symbol, plan=plan))
     with pytest.raises(PlanError, match=message):
@@ -148,9 +148,9 @@ def test_gradients_that_were_edited(no_search: Path) -> None:
 
 
 def test_sums_of_gradients_stay_as_they_are(no_search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = MxnetFramework.oracle
+    full = MxnetFramework.mxnet_memory_plan
     answers = iter([lambda found: found, lambda found: (found[0], (*found[1], True))])
-    monkeypatch.setattr(MxnetFramework, "oracle", lambda *given: next(answers)(full(*given)))
+    monkeypatch.setattr(MxnetFramework, "mxnet_memory_plan", lambda *given: next(answers)(full(*given)))
     with pytest.raises(PlanError, match="adds up gradients in another way"):
         bound(echo.optimize(MODEL.symbol, plan=echo.load_plan(no_search)))
 

@@ -1,4 +1,4 @@
-"""What a plan would cost with one decision turned around, on a frontend that measures nothing."""
+"""What a plan would cost with one decision turned around, on a framework that measures nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.pipeline import plan
@@ -23,25 +23,25 @@ CASE = model_case("lm")
 
 
 @dataclass
-class Frontend(FakeFramework):
+class Framework(FakeFramework):
     """Every operator takes as long as any other; plans are confirmed; nothing is fused."""
 
     why_no_fusion: str = "here nothing is fused"
     adds: bool = False
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         return overhead_of(training)
 
     def apply_gradient_rules(self, training: TrainingGraph, gradient_rules: Any) -> TrainingGraph:
         return training
 
-    def on(self, graph: Any) -> Frontend:
+    def on(self, graph: Any) -> Framework:
         return self
 
 
 @pytest.fixture(scope="module")
 def what_if() -> WhatIf:
-    request = Request(CASE.graph, Options(fuse=False, max_overhead=None), Frontend(CASE.training))
+    request = Request(CASE.graph, Options(fuse=False, max_overhead=None), Framework(CASE.training))
     return WhatIf(request, plan(request).plan)
 
 

@@ -13,7 +13,7 @@ import mxnet as mx
 import pytest
 
 from echo.errors import GraphError
-from echo.frontend.plan_key import subject
+from echo.frontend.plan_key import plan_key
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry, Graph, Node
 from echo.plans.key import PlanKey, digest, operators
@@ -30,16 +30,16 @@ def network(act: str = "tanh", prefix: str = "", width: int = 8) -> Symbol:
     return mx.sym.MakeLoss(mx.sym.sum(mx.sym.BatchNorm(hidden * hidden, **named("norm"))))
 
 
-def subject_of(symbol: Symbol, runner: str = "executor", device: str = "cpu", **more: Any) -> PlanKey:
+def plan_key_of(symbol: Symbol, runner: str = "executor", device: str = "cpu", **more: Any) -> PlanKey:
     shapes = {"data": (4, 6), **more.pop("shapes", {})}
-    return subject(graph_of(symbol), infer_binding(symbol, shapes, **more), device, runner)
+    return plan_key(graph_of(symbol), infer_binding(symbol, shapes, **more), device, runner)
 
 
 def test_names_do_not_count() -> None:
-    first = subject_of(network())
-    assert subject_of(network()) == first  # fullyconnected1, activation1, ...
-    assert subject_of(network(prefix="mine_")) == first
-    assert subject_of(network(prefix="mine_")).fingerprint == first.fingerprint
+    first = plan_key_of(network())
+    assert plan_key_of(network()) == first  # fullyconnected1, activation1, ...
+    assert plan_key_of(network(prefix="mine_")) == first
+    assert plan_key_of(network(prefix="mine_")).fingerprint == first.fingerprint
     assert len(first.fingerprint) == 32
 
 
@@ -110,23 +110,23 @@ def test_digest_ignores_unknown_facts_of_parameters() -> None:
 
 
 OTHERS: dict[str, tuple[Callable[[], PlanKey], str]] = {
-    "attribute": (lambda: subject_of(network("relu")), "graph: the same operators, with other attributes or connected"),
-    "operator": (lambda: subject_of(mx.sym.tanh(network())), "graph: expected 6 operators, got 7 (1 more tanh)"),
+    "attribute": (lambda: plan_key_of(network("relu")), "graph: the same operators, with other attributes"),
+    "operator": (lambda: plan_key_of(mx.sym.tanh(network())), "graph: expected 6 operators, got 7 (1 more tanh)"),
     "shape": (
-        lambda: subject_of(network(), shapes={"data": (5, 6)}), "argument 'data': expected shape (4, 6), got (5, 6)"
+        lambda: plan_key_of(network(), shapes={"data": (5, 6)}), "argument 'data': expected shape (4, 6), got (5, 6)"
     ),
     "type": (
-        lambda: subject_of(network(), types={"data": "float64"}), "argument 'data': expected type float32, got float64"
+        lambda: plan_key_of(network(), types={"data": "float64"}), "argument 'data': expected type float32, got float64"
     ),
-    "request": (lambda: subject_of(network(), grad_req="add"), "argument 'data': expected grad_req write, got add"),
-    "runner": (lambda: subject_of(network(), "static"), "runner: expected an executor, got a static CachedOp"),
-    "device": (lambda: subject_of(network(), device="gpu"), "device: expected cpu, got gpu"),
+    "request": (lambda: plan_key_of(network(), grad_req="add"), "argument 'data': expected grad_req write, got add"),
+    "runner": (lambda: plan_key_of(network(), "static"), "runner: expected an executor, got a static CachedOp"),
+    "device": (lambda: plan_key_of(network(), device="gpu"), "device: expected cpu, got gpu"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_first_difference_of_subjects_is_named(what: str) -> None:
-    own = subject_of(network())
+def test_first_difference_of_keys_is_named(what: str) -> None:
+    own = plan_key_of(network())
     other, text = OTHERS[what][0](), OTHERS[what][1]
     assert other != own
     assert other.fingerprint != own.fingerprint
@@ -137,9 +137,9 @@ def test_first_difference_of_subjects_is_named(what: str) -> None:
 
 def test_settings_of_the_environment_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NNVM_EXEC_MATCH_RANGE", raising=False)
-    own = subject_of(network())
+    own = plan_key_of(network())
     monkeypatch.setenv("NNVM_EXEC_MATCH_RANGE", "4")
-    assert list(own.differences(subject_of(network()), [])) == ["NNVM_EXEC_MATCH_RANGE: expected '', got '4'"]
+    assert list(own.differences(plan_key_of(network()), [])) == ["NNVM_EXEC_MATCH_RANGE: expected '', got '4'"]
 
 
 def test_operators_are_counted() -> None:
@@ -149,11 +149,11 @@ def test_operators_are_counted() -> None:
 
 
 def test_json_there_and_back() -> None:
-    own = subject_of(network())
+    own = plan_key_of(network())
     assert PlanKey.from_json(own.to_json()) == own
-    with pytest.raises(GraphError, match="subject: KeyError: 'arguments'"):
+    with pytest.raises(GraphError, match="key: KeyError: 'arguments'"):
         PlanKey.from_json({})
-    with pytest.raises(GraphError, match="subject: settings must be a mapping"):
+    with pytest.raises(GraphError, match="key: settings must be a mapping"):
         PlanKey.from_json({**own.to_json(), "settings": ["a"]})
     assert replace(own, graph="other") != own
 
@@ -161,7 +161,7 @@ def test_json_there_and_back() -> None:
 @pytest.mark.slow
 def test_equal_in_every_process() -> None:
     names = "from tests.plans.test_key import *"
-    code = names + "; [network() for _ in range({})]; print(subject_of(network()).fingerprint)"
+    code = names + "; [network() for _ in range({})]; print(plan_key_of(network()).fingerprint)"
     found = set()
     for seed in range(3):
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
@@ -170,4 +170,4 @@ def test_equal_in_every_process() -> None:
             capture_output=True, text=True, env=environment, cwd=ROOT, check=True, timeout=120,
         )  # fmt: skip
         found.add(done.stdout.strip())
-    assert found == {subject_of(network()).fingerprint}
+    assert found == {plan_key_of(network()).fingerprint}

@@ -18,7 +18,7 @@ from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan, StepTime
 from echo.plans.why import Alternative
 
-SUBJECT = PlanKey(
+PLAN_KEY = PlanKey(
     graph="abc",
     operators={"FullyConnected": 1, "tanh": 1},
     arguments=(Argument((8, 4), "float32", "null"), Argument((3, 4), "float32", "write")),
@@ -57,7 +57,7 @@ def plan(**changes: Any) -> Plan:
         "policy": "search",
         "device": "cpu",
         "applied": "hook",
-        "subject": SUBJECT,
+        "key": PLAN_KEY,
         "marks": (Mark(4, "tanh", {"__echo_recompute__": "0"}),),
         "notes": (Note("a note"),),
     }
@@ -200,7 +200,7 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 def test_plans_compare_by_value() -> None:
     assert plan() == plan()
-    assert plan() != plan(subject=replace(SUBJECT, graph="other"))
+    assert plan() != plan(key=replace(PLAN_KEY, graph="other"))
     assert plan() != plan(decisions=plan().decisions[:1])
 
 
@@ -256,13 +256,13 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
         ({"marks": [[4, "tanh"]]}, "not a plan"),
         ({"marks": [["4", "tanh", {}]]}, "marks: expected the number and the operator of a node, got '4'"),
         ({"marks": [[4, "tanh", {"a": 1}]]}, "marks: expected attributes of node 4"),
-        ({"subject": None}, "subject"),
-        ({"subject": {**SUBJECT.to_json(), "colour": "red"}}, "subject: .*colour"),
-        ({"subject": {**SUBJECT.to_json(), "runner": "train"}}, "subject: runner must be one of executor, static"),
-        ({"subject": {**SUBJECT.to_json(), "graph": 7}}, "subject: graph must be a text, got 7"),
-        ({"subject": {**SUBJECT.to_json(), "arguments": [[[8.5], "float32", "null"]]}}, "subject: arguments"),
-        ({"subject": {**SUBJECT.to_json(), "arguments": [[[8], "float32", "wish"]]}}, "subject: arguments"),
-        ({"subject": {**SUBJECT.to_json(), "operators": {"tanh": "1"}}}, "subject: operators"),
+        ({"key": None}, "key"),
+        ({"key": {**PLAN_KEY.to_json(), "colour": "red"}}, "key: .*colour"),
+        ({"key": {**PLAN_KEY.to_json(), "runner": "train"}}, "key: runner must be one of executor, static"),
+        ({"key": {**PLAN_KEY.to_json(), "graph": 7}}, "key: graph must be a text, got 7"),
+        ({"key": {**PLAN_KEY.to_json(), "arguments": [[[8.5], "float32", "null"]]}}, "key: arguments"),
+        ({"key": {**PLAN_KEY.to_json(), "arguments": [[[8], "float32", "wish"]]}}, "key: arguments"),
+        ({"key": {**PLAN_KEY.to_json(), "operators": {"tanh": "1"}}}, "key: operators"),
         ({"_alternatives": None}, "_alternatives"),
         ({"stock_seconds": "long"}, "stock_seconds must be a number"),
         ({"before": {"planned": "much", "live_peak": 0, "static": {}, "at_peak": {}, "layers": {}}}, "planned"),

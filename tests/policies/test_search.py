@@ -12,7 +12,7 @@ import mxnet as mx
 import pytest
 
 from benchmarks.models import nmt_symbol
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem
@@ -48,14 +48,14 @@ def random_symbol(generator: random.Random) -> mx.sym.Symbol:
         return mx.sym.MakeLoss(mx.sym.add_n(*(mx.sym.sum(mx.sym.square(x)) for x, _ in maps[-2:])))
 
 
-def random_overhead(generator: random.Random, problem: Problem) -> Overhead:
+def random_overhead(generator: random.Random, problem: Problem) -> CostModel:
     """Operators whose costs differ by a factor of ten."""
     overhead = overhead_of(problem.training)
     seconds = tuple(second * generator.uniform(0.2, 2.0) for second in overhead.seconds)
     return replace(overhead, seconds=seconds, step_seconds=sum(seconds))
 
 
-def with_overhead(problem: Problem, overhead: Overhead) -> Problem:
+def with_overhead(problem: Problem, overhead: CostModel) -> Problem:
     evaluator = type(problem.evaluator)(problem.training, overhead.seconds)
     return replace(problem, overhead=overhead, evaluator=evaluator)
 

@@ -27,14 +27,14 @@ from echo.plans import decisions
 from echo.plans.key import Argument
 from echo.plans.plan import Plan
 from echo.report.foreseen import NO_GPU, Process, foreseen, lines, of_symbol
-from tests.plans.test_plan import SUBJECT, plan
+from tests.plans.test_plan import PLAN_KEY, plan
 
 MB = 10**6
 MAP = 60 * MB  # the output of the plan's FullyConnected
 
 
 def run_by(runner: str, **settings: str) -> Plan:
-    return plan(subject=replace(SUBJECT, runner=runner, settings=settings))
+    return plan(key=replace(PLAN_KEY, runner=runner, settings=settings))
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,7 @@ def test_symbol_is_predicted_for_a_module_and_a_block_is_not() -> None:
     given = run_by(EXECUTOR)
     found = of_symbol(given)
     assert found is not None
-    nodes = NODE_BYTES * sum(given.subject.operators.values())
+    nodes = NODE_BYTES * sum(given.key.operators.values())
     assert found.stock.parts[HELD] == IMPORTED_BYTES + nodes + 20 * MB, "Module keeps the weights twice"
     first, *parts = lines(given, found)
     assert first == f"peak of the process, predicted for a Module: {found}"
@@ -131,14 +131,14 @@ def test_symbol_is_predicted_for_a_module_and_a_block_is_not() -> None:
 
 def test_weights_larger_than_maps_decide_how_large_spaces_are() -> None:
     wide = Argument((5000, 4000), "float32", "write")
-    given = plan(subject=replace(SUBJECT, arguments=(*SUBJECT.arguments, wide)))
+    given = plan(key=replace(PLAN_KEY, arguments=(*PLAN_KEY.arguments, wide)))
     found = foreseen(given, Process(held=200 * MB))
     assert found is not None
     assert found.echo.parts[SPACES] == 80 * MB
 
 
 def test_graph_without_operators_of_onednn_has_no_spaces() -> None:
-    found = foreseen(plan(subject=replace(SUBJECT, operators={"tanh": 1})), Process(held=200 * MB))
+    found = foreseen(plan(key=replace(PLAN_KEY, operators={"tanh": 1})), Process(held=200 * MB))
     assert found is not None
     assert SPACES not in found.echo.parts
 

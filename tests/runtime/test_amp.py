@@ -19,7 +19,7 @@ from mxnet.contrib import amp
 import echo
 from echo.frontend import install
 from echo.frontend.implement import _facts
-from echo.frontend.plan_key import subject
+from echo.frontend.plan_key import plan_key
 from echo.frontend.symbols import Binding, graph_of, text_of, type_name
 from tests.support.training import assert_same
 
@@ -107,7 +107,7 @@ def test_symbols_train_in_the_types_of_the_user(build: Any, dtype: str, options:
     found = trained(optimized, shapes)
     assert_same(found, trained(symbol, shapes))
     (plan,) = optimized.plans
-    assert plan.subject.operators.keys() & DROPPED
+    assert plan.key.operators.keys() & DROPPED
     assert not plan.changes_nothing or options.get("policy") == "none"
     with pytest.raises(AssertionError):  # what MXNet saves by default is another network
         assert_same(found, trained(mx.sym.load_json(symbol.tojson()), shapes))
@@ -153,8 +153,8 @@ def test_types_have_the_names_of_mxnet() -> None:
     assert [type_name(kind) for kind in ("float32", *KINDS.values())] == ["float32", *KINDS]
     arrays = [mx.nd.zeros((2,), dtype=kind) for kind in KINDS.values()]
     bindings = [Binding.of_arrays([array], [], ["write"]) for array in arrays]
-    subjects = [subject(graph_of(mx.sym.var("x")), binding, "cpu") for binding in bindings]
-    assert [each.arguments[0].dtype for each in subjects] == [*KINDS]
+    keys = [plan_key(graph_of(mx.sym.var("x")), binding, "cpu") for binding in bindings]
+    assert [each.arguments[0].dtype for each in keys] == [*KINDS]
     assert len({binding.key for binding in bindings}) == 2
 
 

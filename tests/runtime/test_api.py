@@ -80,9 +80,9 @@ def test_a_frontier_covers_budgets(name: str) -> None:
 
 
 def test_inputs_are_not_trained_unless_asked() -> None:
-    requests = [argument.request for argument in echo.plan(network(), **SHAPES).subject.arguments]
+    requests = [argument.request for argument in echo.plan(network(), **SHAPES).key.arguments]
     assert requests == ["null", *["write"] * 6]
-    asked = echo.plan(network(), **{"grad_req": "add", **SHAPES}).subject.arguments
+    asked = echo.plan(network(), **{"grad_req": "add", **SHAPES}).key.arguments
     assert {argument.request for argument in asked} == {"add"}
 
 
@@ -91,7 +91,7 @@ def test_a_block_needs_the_shapes_of_its_inputs() -> None:
         echo.plan(mx.gluon.nn.Dense(3))
     with pytest.raises(OptionError, match="expected a HybridBlock, got Sequential"):
         echo.plan(mx.gluon.nn.Sequential(), **SHAPES)
-    assert echo.plan(mx.gluon.nn.Dense(3, in_units=16), **SHAPES).subject.runner == "dynamic"
+    assert echo.plan(mx.gluon.nn.Dense(3, in_units=16), **SHAPES).key.runner == "dynamic"
 
 
 def clashing() -> mx.sym.Symbol:
@@ -102,7 +102,7 @@ def clashing() -> mx.sym.Symbol:
 
 def test_shape_of_an_array_named_like_an_option_is_given_in_shapes() -> None:
     plan = echo.plan(clashing(), shapes={"keep": (8, 4)}, label=(8, 4), keep=["fc"])
-    assert plan.subject.arguments[0].shape == (8, 4)
+    assert plan.key.arguments[0].shape == (8, 4)
 
 
 def test_shape_for_an_option_raises_an_error_that_names_shapes() -> None:

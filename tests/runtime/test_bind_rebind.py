@@ -44,7 +44,7 @@ def test_a_new_plan_is_recorded() -> None:
     base, graph = found
     assert base == GRAPH != graph
     (plan,) = plans
-    assert plan.subject.arguments[0].shape == binding(2).arg_shapes[0]
+    assert plan.key.arguments[0].shape == binding(2).arg_shapes[0]
     assert rebinder(fails=True).replan(binding()) is None
 
 

@@ -19,7 +19,7 @@ from echo.ir.training_graph import DYNAMIC, STATIC
 from echo.report.foreseen import NO_GPU
 from echo.runtime import foresight
 from echo.runtime.foresight import Foresight
-from tests.plans.test_plan import SUBJECT, plan
+from tests.plans.test_plan import PLAN_KEY, plan
 
 MB = 10**6
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Foresight:
 
 
 def block(planned: int = 300 * MB, runner: str = STATIC, device: str = "cpu") -> Any:
-    given = plan(subject=replace(SUBJECT, runner=runner), device=device)
+    given = plan(key=replace(PLAN_KEY, runner=runner), device=device)
     return replace(given, before=replace(given.before, planned=planned))
 
 

@@ -145,5 +145,5 @@ def test_a_session_is_of_the_runner_that_the_flags_ask_for(flags: dict[str, bool
     block = net()
     block.hybridize(**flags)
     session = session_of_block(block, {"data": (BATCH, FEATURES)}, mx.cpu())()
-    assert session.subject.runner == runner
+    assert session.key.runner == runner
     assert session.differentiate().runner == runner

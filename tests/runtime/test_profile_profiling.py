@@ -71,7 +71,7 @@ def test_profile_of_a_block_sums_to_its_plan(flags: dict[str, bool]) -> None:
     net.initialize()
     net.hybridize(**flags)
     profile = echo.profile(net, data=(32, 64), max_overhead=None)
-    assert profile.plan.subject.runner == {0: DYNAMIC, 1: STATIC, 2: SHAPED}[len(flags)]
+    assert profile.plan.key.runner == {0: DYNAMIC, 1: STATIC, 2: SHAPED}[len(flags)]
     for name, memory in (("stock", profile.plan.before), ("echo", profile.plan.after)):
         usage = profile.usages[name]
         assert usage.total == memory.total == sum(usage.by_kind.values())

@@ -30,9 +30,9 @@ def signature(rows: int, dtype: type = np.float32, device: str = "cpu") -> Signa
 
 def plan(before: int, after: int) -> Plan:
     """A plan of which only these bytes count."""
-    subject = find_key()
+    key = find_key()
     return Plan((), Memory(before, 0, {}, {}, {}), Memory(after, 0, {}, {}, {}), None, 1.0, 0.0, 0, "search", "cpu",
-                "hook" if after < before else "none", subject)  # fmt: skip
+                "hook" if after < before else "none", key)  # fmt: skip
 
 
 def find_key() -> Any:

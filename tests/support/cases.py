@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping
 import mxnet as mx
 
 from benchmarks.models import SMALL
-from echo.frontend.capture import oracle, training_graph
+from echo.frontend.capture import mxnet_memory_plan, training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
@@ -71,14 +71,14 @@ class Case:
     ) -> TrainingGraph:
         return training
 
-    def oracle(self, graph: Graph, match_range_: int) -> int:
+    def mxnet_memory_plan(self, graph: Graph, match_range_: int) -> int:
         """Bytes that MXNet's own memory planner needs for a graph."""
         if match_range_ < 0:  # no range, but echo's own assignment: the hook finds it in the graph
             everywhere = {number: {RANGE_ATTRIBUTE: str(match_range_)} for number in range(len(graph.nodes))}
             graph = graph.with_attrs({n: attrs for n, attrs in everywhere.items() if not graph.nodes[n].is_variable})
-            return oracle(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
+            return mxnet_memory_plan(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
         with match_range(match_range_):
-            return oracle(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
+            return mxnet_memory_plan(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
 
 
 def case_of(

@@ -1,4 +1,4 @@
-"""A frontend that answers the planner's questions with values given in advance."""
+"""A framework that answers the planner's questions with values given in advance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.plans.key import PlanKey
 
-SUBJECT = PlanKey("graph", {}, (), "cpu", EXECUTOR, {})
+PLAN_KEY = PlanKey("graph", {}, (), "cpu", EXECUTOR, {})
 
 
 @dataclass
@@ -26,8 +26,8 @@ class FakeFramework:
     fuses: bool = False
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
-    subject: PlanKey = SUBJECT
-    spaces: int = 1
+    key: PlanKey = PLAN_KEY
+    workspace_slots: int = 1
     family: str = "family"
     evaluations: int = 1000
 
@@ -40,7 +40,7 @@ class FakeFramework:
     def stock_bytes(self) -> int:
         return self.planned(Graph((), (), (), ()), self.match_range)
 
-    def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
+    def mxnet_memory_plan(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         return self.planned(graph, match_range), self.training.accumulations
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable
 import numpy as np
 import pytest
 
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Choice, ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
@@ -57,15 +57,15 @@ def choice_of(training: TrainingGraph, entries: Iterable[Entry]) -> Choice:
     return choice
 
 
-def overhead_of(training: TrainingGraph, second: float = 1e-3) -> Overhead:
+def overhead_of(training: TrainingGraph, second: float = 1e-3) -> CostModel:
     """Every operator takes as long as any other."""
     seconds = tuple(0.0 if node.is_variable else second for node in training.nodes)
-    return Overhead(seconds, sum(seconds), len(training.nodes), 0)
+    return CostModel(seconds, sum(seconds), len(training.nodes), 0)
 
 
 def problem_of(
     training: TrainingGraph,
-    overhead: Overhead | None = None,
+    overhead: CostModel | None = None,
     planner: type[StoragePlanner] | type[ReferencePlanner] = StoragePlanner,
     **limits: Any,
 ) -> Problem:

@@ -10,7 +10,7 @@ import pytest
 from echo.estimators import measuring, overhead
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import Measured, MeasureFunction, UnmeasurableError
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import CostModel
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
@@ -85,7 +85,7 @@ def timed(measure: Seconds) -> MeasureFunction:
 
 def estimate(
     training: TrainingGraph, table: CostTable, measure: Seconds | None, limit: float, onednn: bool = False
-) -> Overhead:
+) -> CostModel:
     return overhead.estimate(training, table, None if measure is None else timed(measure), limit, onednn)
 
 
