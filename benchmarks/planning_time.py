@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Iterator, Mapping, Sequence
 from unittest import mock
 
 from benchmarks.record import RESULTS, apart, save
+from echo.estimators.cost_model import estimate
 from echo.estimators.cost_table import CostTable
-from echo.estimators.overhead import estimate
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
@@ -148,7 +148,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     """Seconds, also of the processor, that a bind spends on a plan on disk, from the graph and its shapes on."""
     import mxnet as mx
 
-    from echo.passes.trial import Planned
+    from echo.passes.variant import Planned
     from echo.planning import plan_cache
     from echo.runtime import bind_plan
 

@@ -17,7 +17,7 @@ from echo.passes.refinements import BatchProducts, PackMasks
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm, Explain, Rewrite
 from echo.passes.select import Select
-from echo.passes.trial import Planned, Refinement
+from echo.passes.variant import Planned, Refinement
 
 BASES = (
     Fuse(),  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores

@@ -12,13 +12,13 @@ from mxnet.ndarray.ndarray import _DTYPE_MX_TO_NP
 
 from echo import native
 from echo.errors import GraphError, LeftAloneError, UnsupportedError
+from echo.estimators.cost_model import CostModel, estimate
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import MeasureFunction
-from echo.estimators.overhead import CostModel, estimate
 from echo.estimators.storage_planner import Evaluator, make_planner
+from echo.frontend.apply_gradient_rules import apply_gradient_rules
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
-from echo.frontend.implement import apply_gradient_rules
 from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
 from echo.frontend.measure import Meter, race
 from echo.frontend.measurement_process import measuring

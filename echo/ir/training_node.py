@@ -71,8 +71,8 @@ class TrainingNode:
     shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
     ``untouched`` are outputs that MXNet plans memory for and then never touches, so that echo's own storage assignment
     plans none: those that the node adds to another array (MXNet's pass DetectInplaceAddTo comes after that of memory),
-    and gradients that nobody reads of operators that then leave them out (``echo/native/hook/untouched.h``). ``kept``
-    are bytes that each copy of a forward node would keep beside all that is planned (`echo.estimators.inplace`).
+    and unread gradients of operators that then leave them out (``echo/native/hook/unused_outputs.h``). ``kept`` are
+    bytes that each copy of a forward node would keep in addition to all that is planned (`echo.estimators.inplace`).
     """
 
     op: str

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
+from echo.estimators.cost_model import CostModel
 from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may_be_blocked, relaid, with_layout_copies
-from echo.estimators.overhead import CostModel
 from echo.ir.gradient_rules import gradient_rules
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec

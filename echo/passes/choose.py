@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Iterator, NamedTuple, Sequence
 
 from echo.errors import BudgetError, OptionError
-from echo.estimators.overhead import CostModel
+from echo.estimators.cost_model import CostModel
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, trace
 from echo.passes.patterns.apply import Fused, Place
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
-from echo.passes.trial import Planned, Proposal, Refinement, Variant, choose, inside, stock_memory
+from echo.passes.variant import Planned, Proposal, Refinement, Variant, choose, inside, stock_memory
 from echo.plans.decisions import Memory, MissedFusion
 from echo.plans.plan import Plan
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, ContextManager, Iterable, Mapping, NoReturn, Protocol, Sequence
 
 from echo.errors import BudgetError, EchoError, OptionError, one_line
-from echo.estimators.overhead import CostModel
+from echo.estimators.cost_model import CostModel
 from echo.ir import graph as graphs
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import OF_PLANS

@@ -17,8 +17,17 @@ from echo.passes.analysis import named
 from echo.passes.fuse import with_operators
 from echo.passes.patterns import MASKS, PATTERNS
 from echo.passes.patterns.apply import ORDER, Fused, Types, find, laid_out, near_miss
+from echo.passes.patterns.batched_products import (
+    CHUNK,
+    NAME,
+    TRANSPOSED,
+    Product,
+    ProductGroup,
+    fusion,
+    product_groups,
+    sample,
+)
 from echo.passes.patterns.graph_view import Fusion, View
-from echo.passes.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
 from echo.passes.patterns.substitute import applied
 from echo.passes.request import Request
 from echo.passes.rules import RULES
@@ -167,7 +176,7 @@ class BatchProducts:
         if not request.options.fuses or request.framework.why_no_fusion or fused.bits:
             return Batched(fused)
         view = View(fused.graph)
-        product_families, missed = families(view)
+        product_families, missed = product_groups(view)
         choices = self._choices(request, view, product_families) if product_families else []
         better = [(fusion(view, family, choice.layout), choice)
                   for family, choice in zip(product_families, choices) if choice.layout]  # fmt: skip
@@ -178,7 +187,7 @@ class BatchProducts:
         stays = replace(fused, missed=(*fused.missed, *missed))
         return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
 
-    def _choices(self, request: Request, view: View, product_families: Sequence[Family]) -> list[_Choice]:
+    def _choices(self, request: Request, view: View, product_families: Sequence[ProductGroup]) -> list[_Choice]:
         framework = request.framework.on(view.graph)
         types, table, end = framework.types(), framework.cost_table(), time.perf_counter() + self.time_limit
         pinned = named(view.graph, request.options.user_constraints)
@@ -216,7 +225,7 @@ def _missed(view: View, number: int, reason: str) -> MissedFusion:
     return MissedFusion(number, view.graph.nodes[number].name, NAME, reason)
 
 
-def _product(view: View, family: Family, types: Types) -> Product | str:
+def _product(view: View, family: ProductGroup, types: Types) -> Product | str:
     """The product that is measured for a family, or why none can be."""
     node = view.graph.nodes[family.members[0]]
     inputs = [view.graph.nodes[number].inputs[0] for number in family.members]
@@ -258,7 +267,7 @@ def _measured(request: Request, product: Product, limit: float, table: CostTable
 def _race(request: Request, product: Product, names: Sequence[str], limit: float) -> Mapping[str, float] | None:
     graph = sample(product)
     view = View(graph)
-    (family,), _ = families(view)
+    (family,), _ = product_groups(view)
     graphs = {names[0]: graph}
     for name in names[1:]:
         batched = applied(graph, [fusion(view, family, name)], copies=False)
@@ -275,7 +284,7 @@ def _bytes(product: Product) -> int:
     return TensorType((2 * n * k + 4 * members * m * (n + k),), FLAGS[dtype]).bytes
 
 
-def _best(view: View, family: Family, product: Product, seconds: Mapping[str, float]) -> _Choice:
+def _best(view: View, family: ProductGroup, product: Product, seconds: Mapping[str, float]) -> _Choice:
     one_by_one, *layouts = seconds
     first = min(seconds, key=lambda name: seconds[name])
     weight = view.node(view.graph.nodes[family.members[0]].inputs[1]).name

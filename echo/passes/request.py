@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Callable, Iterator, Mapping, NamedTuple, Protocol, Sequence
 
 from echo.errors import BudgetError, OptionError, UnsupportedError, one_line
+from echo.estimators.cost_model import CostModel
 from echo.estimators.cost_table import CostTable
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.inplace import memory_frozen_reason
-from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Evaluator
 from echo.ir.graph import Entry, Graph, Setting
 from echo.ir.op_spec import GradientRule

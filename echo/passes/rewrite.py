@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Iterable, Iterator, Mapping
 
+from echo.estimators.cost_model import CostModel
 from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.inplace import shape_only_hazard
-from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import blocks
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, GradientRule

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Mapping
 
 from echo.errors import BudgetError, OptionError
+from echo.estimators.cost_model import CostModel
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.inplace import moved, shape_only_hazard
-from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Choice, blocks
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, with_clones

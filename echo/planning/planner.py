@@ -16,7 +16,7 @@ from echo.errors import REPORT, BudgetError, GraphError, UnsupportedError, one_l
 from echo.ir.graph import Graph
 from echo.passes.pass_manager import trace
 from echo.passes.request import Framework, Request
-from echo.passes.trial import Planned
+from echo.passes.variant import Planned
 from echo.planning import plan_cache
 from echo.planning.follow import SpareTime, follow
 from echo.planning.plan_cache import Found, fitting, key_of, warm_start_of

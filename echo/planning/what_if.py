@@ -8,8 +8,8 @@ from typing import Iterable
 
 import numpy as np
 
+from echo.estimators.cost_model import CostModel
 from echo.estimators.inplace import with_layout_copies
-from echo.estimators.overhead import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule

@@ -79,9 +79,9 @@ class Plan:
     native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``key`` is the
     key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused operators take, each with the
     node of the user at which it is found; decisions and marks are about the graph with these operators. Places such as
-    ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of the family, in
-    the graph with all other fused operators. ``missed`` are near-misses of patterns. ``reason`` says why nothing is
-    recomputed, empty where something is.
+    ("batched_products:10", node) are layouts of products (`echo.passes.patterns.batched_products`): the node is the
+    first of the group, in the graph with all other fused operators. ``missed`` are near-misses of patterns. ``reason``
+    says why nothing is recomputed, empty where something is.
     """
 
     decisions: tuple[Decision, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Sequence
 
 from echo.errors import OptionError
-from echo.estimators.overhead import CostModel
+from echo.estimators.cost_model import CostModel
 from echo.estimators.scheduler import LiveEvaluator
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry

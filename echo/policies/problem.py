@@ -8,7 +8,7 @@ from typing import AbstractSet, Callable, Container, Iterable, Mapping, Protocol
 
 import numpy as np
 
-from echo.estimators.overhead import CostModel
+from echo.estimators.cost_model import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, once

@@ -10,10 +10,10 @@ from typing import Callable
 import pytest
 
 from echo.estimators import measuring
+from echo.estimators.cost_model import CostModel, estimate
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import Budget, LateError, Measured, Measuring, UnmeasurableError
 from echo.estimators.operator_groups import groups_of
-from echo.estimators.overhead import CostModel, estimate
 from echo.estimators.rates import BYTES_PER_SECOND
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph

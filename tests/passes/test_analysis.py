@@ -10,8 +10,8 @@ import mxnet as mx
 import pytest
 
 from echo.errors import OptionError
+from echo.estimators.cost_model import CostModel
 from echo.estimators.inplace import as_stock, with_layout_copies
-from echo.estimators.overhead import CostModel
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.training_graph import DYNAMIC, TrainingGraph

@@ -14,16 +14,16 @@ from benchmarks.models import SMALL
 from echo import pipeline
 from echo.errors import BudgetError
 from echo.ir.graph import PREFIX, Entry, Graph, Node
-from echo.passes import choose, trial
+from echo.passes import choose, variant
 from echo.passes.pass_manager import Pass
 from echo.passes.patterns import MASKS
 from echo.passes.patterns.apply import Fused
-from echo.passes.patterns.hoist import is_layout
+from echo.passes.patterns.batched_products import is_layout
 from echo.passes.patterns.single_operators import DROPOUT
 from echo.passes.refinements import Masked
 from echo.passes.request import Request, Unreached
 from echo.passes.rules import Rules
-from echo.passes.trial import Planned
+from echo.passes.variant import Planned
 from echo.pipeline import BASES
 from echo.planning.planner import Planner
 from echo.plans.options import Options
@@ -72,7 +72,7 @@ def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: pytest.MonkeyPa
         return full(request, passes)
 
     monkeypatch.setattr(choose, "best_plan", best)
-    monkeypatch.setattr(trial, "RULES", Rules(enough=0.0))
+    monkeypatch.setattr(variant, "RULES", Rules(enough=0.0))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert plan.fused
     assert any("Surprise: unfused" in note.text for note in plan.failed)
@@ -204,7 +204,7 @@ def test_a_layer_falls_apart_where_its_steps_need_less_one_by_one(monkeypatch: p
     example = decoder(mx.sym.relu)
     plan = echo.plan(example.symbol, max_overhead=None, **example.shapes)
     assert {name for name, _ in plan.fused if not is_layout(name)} == {"lstm_cell", "weighted_sum"}
-    monkeypatch.setattr(trial, "RULES", Rules(enough=1.0))
+    monkeypatch.setattr(variant, "RULES", Rules(enough=1.0))
     layer = echo.plan(example.symbol, max_overhead=9.0, **example.shapes)
     assert "lstm_layer" in {name for name, _ in layer.fused}
     assert plan.after.total < layer.after.total <= plan.before.total
@@ -220,7 +220,7 @@ def test_graph_that_needs_much_less_unfused_is_not_fused(monkeypatch: pytest.Mon
 
 
 def test_fused_operators_that_would_need_more_memory_are_near_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial.Variant, "is_larger", property(lambda self: self.stock is not None))
+    monkeypatch.setattr(variant.Variant, "is_larger", property(lambda self: self.stock is not None))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert not {name for name, _ in plan.fused} - MASKS
     larger = {missed.pattern: missed.reason for missed in plan.missed if "the user's own graph" in missed.reason}
@@ -267,7 +267,7 @@ def test_search_that_had_to_end_costs_no_masks(monkeypatch: pytest.MonkeyPatch) 
 def test_no_masks_where_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.passes.select.run_with_deadline", lambda policy, problem: (policy.choose(problem), False))
-    monkeypatch.setattr(trial.Variant, "warmed", lambda *_: None)
+    monkeypatch.setattr(variant.Variant, "warmed", lambda *_: None)
     plan = echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32))
     assert plan.is_late
     assert not plan.fused
@@ -302,9 +302,9 @@ def test_graph_that_missed_the_budget_by_the_least_is_searched_first(
         graph, Options(), framework, unreached=list(map(unreached, reachable)), deadline=Deadline(9, 100 + left, 9)
     )
     stages = choose.Stages((), (), ())
-    kept = trial.Variant(Fused(graph), None, Planned(*[None] * 4))  # type: ignore[arg-type]
+    kept = variant.Variant(Fused(graph), None, Planned(*[None] * 4))  # type: ignore[arg-type]
     monkeypatch.setattr(choose, "_best", lambda request, _: kept if request.known_only else None)
-    least = choose._with_least(request, stages, trial.Variant(Fused(graph), None, None, BudgetError(8, 40, "all")))
+    least = choose._with_least(request, stages, variant.Variant(Fused(graph), None, None, BudgetError(8, 40, "all")))
     assert found == searched
     assert (least is kept) == keeps
     if not keeps:

@@ -11,7 +11,7 @@ import echo
 from benchmarks.models import SMALL
 from echo import pipeline
 from echo.errors import EchoError, OptionError
-from echo.estimators.overhead import CostModel
+from echo.estimators.cost_model import CostModel
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import Candidates

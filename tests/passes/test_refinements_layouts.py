@@ -22,7 +22,7 @@ from echo.passes import choose
 from echo.passes.pass_manager import Pass
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.passes.trial import Planned
+from echo.passes.variant import Planned
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
@@ -83,8 +83,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cheap_planning: No
     """Has races end as the test says: the seconds of each layout by its kind. Returns those that were run."""
     runs: list[str] = []
 
-    def give(hoist: float = 1.0, transposed: float = 9.0, row: float = 5.0) -> list[str]:
-        seconds = {"one by one": row, "hoist": hoist, "transposed": transposed}
+    def give(batched_products: float = 1.0, transposed: float = 9.0, row: float = 5.0) -> list[str]:
+        seconds = {"one by one": row, "batched_products": batched_products, "transposed": transposed}
 
         def run(_: MxnetFramework, graphs: Mapping[str, Any], types: Mapping[str, TensorType], limit: float) -> Any:
             runs.append(str(types["x0"]))
@@ -103,7 +103,7 @@ def layouts(plan: echo.Plan) -> list[str]:
 
 @pytest.mark.every(6)
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-@pytest.mark.parametrize("winner", ["hoist", "transposed"])
+@pytest.mark.parametrize("winner", ["batched_products", "transposed"])
 @pytest.mark.parametrize("name", sorted({*EXAMPLES} - {"gru cells, few steps"}))  # it would need more than MXNet
 def test_results_are_those_of_mxnet(name: str, winner: str, grad_req: str, measured: Callable[..., list[str]]) -> None:
     measured(**{winner: 0.5})
@@ -117,7 +117,7 @@ def test_results_are_those_of_mxnet(name: str, winner: str, grad_req: str, measu
     assert distance(found, gradients(example.symbol, example, grad_req)) < TOLERANCE
 
 
-@pytest.mark.parametrize("winner", ["hoist", "transposed"])
+@pytest.mark.parametrize("winner", ["batched_products", "transposed"])
 def test_one_product_for_many_counts_as_fused(
     winner: str,
     measured: Callable[..., list[str]],
@@ -149,23 +149,25 @@ def test_one_product_for_many_counts_as_fused(
 
 
 def test_dependent_products_stay_and_the_plan_says_why(measured: Callable[..., list[str]]) -> None:
-    runs = measured(hoist=0.5)
+    runs = measured(batched_products=0.5)
     example = EXAMPLES["gru cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
     assert runs == [str(TensorType((BATCH, SIZE + 1)))]
     assert any("waits for the one before it" in missed.reason for missed in plan.missed)
 
 
-@pytest.mark.parametrize("hoist", [4.9, 5.0, 7.0])
-def test_layout_that_gains_under_three_percent_is_not_hoisted(hoist: float, measured: Callable[..., list[str]]) -> None:
-    measured(hoist=hoist)
+@pytest.mark.parametrize("batched_products", [4.9, 5.0, 7.0])
+def test_layout_that_gains_under_three_percent_is_not_batched(
+    batched_products: float, measured: Callable[..., list[str]]
+) -> None:
+    measured(batched_products=batched_products)
     example = EXAMPLES["rnn cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
     assert not layouts(plan)
     assert any("nothing is faster than products one by one" in missed.reason for missed in plan.missed)
 
 
-def test_layout_that_needs_more_than_stock_is_not_hoisted(
+def test_layout_that_needs_more_than_stock_is_not_batched(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget above what the user's own graph needs is no reason to need more than it."""
@@ -179,7 +181,7 @@ def test_layout_that_needs_more_than_stock_is_not_hoisted(
         more = replace(planned.plan.after, planned=stock + 1)
         return planned if request.graph == user else planned._replace(plan=replace(planned.plan, after=more))
 
-    measured(hoist=0.5)
+    measured(batched_products=0.5)
     without = echo.plan(example.symbol, **options)
     stock = without.before.planned
     assert layouts(without)
@@ -190,8 +192,8 @@ def test_layout_that_needs_more_than_stock_is_not_hoisted(
     assert any("need more memory than the user's own graph" in note for note in plan.remarks), (plan.notes, plan.missed)
 
 
-def test_kept_node_is_in_no_hoisted_layout(measured: Callable[..., list[str]]) -> None:
-    runs = measured(hoist=0.5)
+def test_kept_node_is_in_no_batched_layout(measured: Callable[..., list[str]]) -> None:
+    runs = measured(batched_products=0.5)
     example = EXAMPLES["rnn cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, keep=["*_t3_i2h"], **example.shapes)
     assert not layouts(plan)
@@ -212,10 +214,10 @@ def test_fuse_false_measures_nothing(measured: Callable[..., list[str]]) -> None
 def test_layout_without_budget_is_taken_by_its_memory(
     name: str, measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    measured(hoist=0.5)
+    measured(batched_products=0.5)
     example = EXAMPLES[name]()
     plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
-    monkeypatch.setattr("echo.passes.refinements.families", lambda view: ([], []))
+    monkeypatch.setattr("echo.passes.refinements.product_groups", lambda view: ([], []))
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "another"))
     without = echo.plan(example.symbol, grad_req="write", **example.shapes)
@@ -253,7 +255,7 @@ def test_a_damaged_table_is_measured_anew(measured: Callable[..., list[str]], mo
     damaged = '{"format": "echo-cost-table-2", "seconds": {"__import__": "os"}}'
     plans = planned_twice(monkeypatch, "*.json", lambda file: file.write_text(damaged))
     assert len(runs) == 2
-    assert [layouts(plan) for plan in plans] == [["hoist:10"]] * 2
+    assert [layouts(plan) for plan in plans] == [["batched_products:10"]] * 2
 
 
 def test_a_plan_is_loaded_without_measuring(
@@ -272,7 +274,7 @@ def test_a_plan_is_loaded_without_measuring(
     assert layouts(plan)
     assert len(runs) == 1
     assert distance(found, gradients(example.symbol, example)) < TOLERANCE
-    wrong = replace(plan, fused=(*plan.fused[:-1], ("hoist:10", plan.fused[-1][1] + 1)))
+    wrong = replace(plan, fused=(*plan.fused[:-1], ("batched_products:10", plan.fused[-1][1] + 1)))
     with pytest.raises(echo.EchoError, match="not the first of a family"):
         echo.optimize(example.symbol, plan=wrong).simple_bind(mx.cpu(), **example.shapes)
 
@@ -280,7 +282,7 @@ def test_a_plan_is_loaded_without_measuring(
 @pytest.mark.every(2)
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_block_with_hoisted_layout_trains_within_tolerance(
+def test_block_with_batched_layout_trains_within_tolerance(
     static: bool, grad_req: str, measured: Callable[..., list[str]]
 ) -> None:
     class Unrolled(mx.gluon.HybridBlock):  # type: ignore[misc]
@@ -291,15 +293,15 @@ def test_block_with_hoisted_layout_trains_within_tolerance(
         def hybrid_forward(self, F: Any, x: Any) -> Any:
             return self.cell.unroll(40, x, layout="NTC", merge_outputs=True)[0]
 
-    measured(hoist=0.5)
+    measured(batched_products=0.5)
     stock, _ = trained_gluon(Unrolled, static, grad_req)
     found, plans = trained_gluon(Unrolled, static, grad_req, partial(echo.optimize, memory_budget=BUDGET))
     assert distance(found, stock) < TOLERANCE
     assert any(map(layouts, plans))
 
 
-def test_module_with_hoisted_layout_trains_within_tolerance(measured: Callable[..., list[str]]) -> None:
-    measured(hoist=0.5)
+def test_module_with_batched_layout_trains_within_tolerance(measured: Callable[..., list[str]]) -> None:
+    measured(batched_products=0.5)
     cell = apart(mx.rnn.GRUCell, SIZE, prefix="gru_")
     outputs, _ = cell.unroll(30, mx.sym.var("data"), layout="NTC", merge_outputs=True)
     symbol = mx.sym.LinearRegressionOutput(mx.sym.mean(outputs, axis=(1, 2)), mx.sym.var("label"))
@@ -342,7 +344,7 @@ def test_a_race_measures_without_touching_random_numbers(monkeypatch: pytest.Mon
     assert np.array_equal(found[0], wanted[0])
     assert found[1] == wanted[1]
     (seconds,) = seen
-    assert set(seconds) == {"one by one", "hoist:10", f"transposed:{BATCH}"}
+    assert set(seconds) == {"one by one", "batched_products:10", f"transposed:{BATCH}"}
     assert all(0 < value < 60 for value in seconds.values())
 
 

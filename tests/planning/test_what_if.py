@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.estimators.overhead import CostModel
+from echo.estimators.cost_model import CostModel
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.pipeline import plan

@@ -12,7 +12,7 @@ import mxnet as mx
 import pytest
 
 from benchmarks.models import nmt_symbol
-from echo.estimators.overhead import CostModel
+from echo.estimators.cost_model import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.passes import trial
+from echo.passes import variant
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 from tests.support.fused_models import (
@@ -61,8 +61,8 @@ def always_fused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Graphs with fused operators are taken whatever they need: some gain only where models are larger than these."""
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())  # no other test gets these plans
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(trial.Trial, "is_larger", False)
-    monkeypatch.setattr(trial, "RULES", replace(trial.RULES, more=1e9, slack=1e9, step=1e9))
+    monkeypatch.setattr(variant.Trial, "is_larger", False)
+    monkeypatch.setattr(variant, "RULES", replace(variant.RULES, more=1e9, slack=1e9, step=1e9))
 
 
 @pytest.mark.every(10)

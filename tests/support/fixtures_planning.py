@@ -55,7 +55,7 @@ def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def free_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workspaces do not decide: small models are fused of which a larger one would be fused as well."""
-    monkeypatch.setattr("echo.passes.trial.RULES", replace(RULES, tiny=1 << 40))
+    monkeypatch.setattr("echo.passes.variant.RULES", replace(RULES, tiny=1 << 40))
 
 
 @pytest.fixture(params=["plain", "poisoned"])

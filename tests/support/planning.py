@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable
 import numpy as np
 import pytest
 
-from echo.estimators.overhead import CostModel
+from echo.estimators.cost_model import CostModel
 from echo.estimators.storage_planner import Choice, ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec

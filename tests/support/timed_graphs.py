@@ -7,10 +7,10 @@ from typing import Callable
 
 import pytest
 
-from echo.estimators import measuring, overhead
+from echo.estimators import cost_model, measuring
+from echo.estimators.cost_model import CostModel
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import Measured, MeasureFunction, UnmeasurableError
-from echo.estimators.overhead import CostModel
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
@@ -86,7 +86,7 @@ def timed(measure: Seconds) -> MeasureFunction:
 def estimate(
     training: TrainingGraph, table: CostTable, measure: Seconds | None, limit: float, onednn: bool = False
 ) -> CostModel:
-    return overhead.estimate(training, table, None if measure is None else timed(measure), limit, onednn)
+    return cost_model.estimate(training, table, None if measure is None else timed(measure), limit, onednn)
 
 
 def fixed(**seconds: float) -> Callable[[TrainingGraph, int], float]:

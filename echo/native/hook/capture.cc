@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "gradient_sums.h"
 #include "mxnet_api.h"
-#include "sums.h"
-#include "untouched.h"
+#include "unused_outputs.h"
 
 namespace echo {
 

@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "allowed.h"
+#include "check_marks.h"
+#include "graph_walk.h"
 #include "mxnet_api.h"
-#include "walk.h"
 
 namespace echo {
 

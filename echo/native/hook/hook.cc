@@ -11,16 +11,16 @@
 #include <shared_mutex>
 #include <string>
 
-#include "allowed.h"
+#include "build_id.h"
 #include "capture.h"
-#include "copies.h"
+#include "check_marks.h"
 #include "gradient.h"
-#include "implementation.h"
+#include "gradient_copies.h"
+#include "gradient_rules.h"
 #include "inplace.h"
 #include "mxnet_api.h"
 #include "pointwise.h"
 #include "poison.h"
-#include "stamp.h"
 #include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
@@ -61,10 +61,10 @@ class Made {
 
 void* gradient_pass(void* result, void* functor, RawGraph* graph) {
   const Forward forward = collect_forward(*graph);
-  const Implementations wanted = collect_implementations(*graph);
+  const GradientRules wanted = collect_gradient_rules(*graph);
   g_gradient.original(result, functor, graph);
   Made made(result);
-  apply_implementations(wanted, static_cast<RawGraph*>(result));
+  apply_gradient_rules(wanted, static_cast<RawGraph*>(result));
   copy_gradients(static_cast<RawGraph*>(result));
   if (!forward.nodes.empty()) apply_plan(forward, static_cast<RawGraph*>(result));
   made.hand_over();

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include "gradient_sums.h"
 #include "mxnet_api.h"
-#include "sums.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
 

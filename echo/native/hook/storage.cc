@@ -4,7 +4,7 @@
 
 #include "../storage/assign.h"
 #include "mxnet_api.h"
-#include "untouched.h"
+#include "unused_outputs.h"
 
 namespace echo {
 

@@ -19,7 +19,7 @@
 
 #include "array.h"
 #include "digest.h"
-#include "walk.h"
+#include "graph_walk.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
 

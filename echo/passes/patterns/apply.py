@@ -11,7 +11,7 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence,
 from echo.errors import GraphError
 from echo.ir.graph import NO_SETTING, PREFIX, Entry, Graph, Setting
 from echo.ir.training_node import TensorType
-from echo.passes.patterns import LAYERS, PATTERNS, QUIET, hoist, substitute
+from echo.passes.patterns import LAYERS, PATTERNS, QUIET, batched_products, substitute
 from echo.passes.patterns.graph_view import Fusion, Pattern, View
 from echo.passes.patterns.legality import Infer, check_inferred_types, numbered, ordered, unnumbered
 from echo.passes.patterns.substitute import applied
@@ -195,7 +195,7 @@ def _fusions_at(graph: Graph, places: Sequence[Place], setting: Setting) -> list
     """Returns the fusion at each place that is no layout."""
     view, fusions = View(graph, setting), []
     for name, number in places:
-        if hoist.is_layout(name):
+        if batched_products.is_layout(name):
             continue
         if name not in PATTERNS or not 0 <= number < len(graph.nodes):
             raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
@@ -215,8 +215,8 @@ def _with_fusions(graph: Graph, fusions: Sequence[Fusion], places: Sequence[Plac
     if fused_graph is None:
         raise GraphError(f"fused: {ORDER}")
     fused_graph = unnumbered(fused_graph)
-    layouts = [place for place in places if hoist.is_layout(place[0])]
-    taken, result = laid_out(fused_graph, hoist.found_at(View(fused_graph), layouts), copies)
+    layouts = [place for place in places if batched_products.is_layout(place[0])]
+    taken, result = laid_out(fused_graph, batched_products.found_at(View(fused_graph), layouts), copies)
     if len(taken) < len(layouts):
         raise GraphError(f"fused: {ORDER}")
     return result

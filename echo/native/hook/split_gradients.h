@@ -1,9 +1,9 @@
 // Gradients in two nodes: one for the weights, and one for the data, which runs as late as it can.
-// Specified by echo/frontend/implement.py; called by echo/native/hook/implementation.cc.
+// Specified by echo/frontend/apply_gradient_rules.py; called by echo/native/hook/gradient_rules.cc.
 #pragma once
 #include <memory>
 
-#include "implementation.h"
+#include "gradient_rules.h"
 #include "layout.h"
 
 namespace echo {

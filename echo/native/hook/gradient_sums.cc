@@ -1,4 +1,4 @@
-#include "sums.h"
+#include "gradient_sums.h"
 
 #include <cstdint>
 

@@ -15,7 +15,7 @@ from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.passes.trial import Planned, Variant, choose
+from echo.passes.variant import Planned, Variant, choose
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
@@ -172,7 +172,7 @@ def test_larger_than_the_users_own() -> None:
 def test_graph_that_is_slower_than_the_bound_allows_says_so(
     planned: int, seconds: float, options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("echo.passes.trial._stock_seconds", lambda _: 1.0)
+    monkeypatch.setattr("echo.passes.variant._stock_seconds", lambda _: 1.0)
     asked: Any = SimpleNamespace(options=Options.of(**options))
     assert plan_variant(planned - 100, 1, stock=900, seconds=seconds).why_slower(asked) == reason
 

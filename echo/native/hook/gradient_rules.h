@@ -1,5 +1,5 @@
 // Other implementations of gradients: another operator, or fewer of the inputs, chosen by the planner.
-// Specified by echo/frontend/implement.py; gradients in two nodes are made by echo/native/hook/late.cc.
+// Specified by echo/frontend/apply_gradient_rules.py; gradients in two nodes are made by echo/native/hook/split_gradients.cc.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -24,21 +24,21 @@ struct Implementation {
 };
 
 // The forward nodes that ask, held alive while the gradient is taken.
-struct Implementations {
+struct GradientRules {
   std::vector<std::shared_ptr<RawNode>> nodes;
   std::unordered_map<const RawNode*, Implementation> of;
 };
 
 // Collects what the forward nodes of `graph` ask for.
 // Throws std::runtime_error where that is malformed.
-Implementations collect_implementations(const RawGraph& graph);
+GradientRules collect_gradient_rules(const RawGraph& graph);
 
 // Exchanges the gradient nodes that `gradients` reaches: those of the right operator that depend on a node that asks.
 // Throws std::runtime_error where such a node has fewer inputs, or the forward node fewer outputs, than are wanted.
-void apply_implementations(const Implementations& wanted, RawGraph* gradients);
+void apply_gradient_rules(const GradientRules& wanted, RawGraph* gradients);
 
 // The inputs that an implementation wants of a gradient node; `sum` is what stands for "s".
-// Throws std::runtime_error as apply_implementations.
+// Throws std::runtime_error as apply_gradient_rules.
 std::vector<RawEntry> inputs_of(const Implementation& wanted, const std::shared_ptr<RawNode>& forward,
                                 const RawNode& node, const RawEntry& sum);
 

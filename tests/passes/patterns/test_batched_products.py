@@ -12,8 +12,8 @@ from echo.errors import GraphError
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.apply import fused_at, laid_out
+from echo.passes.patterns.batched_products import Product, ProductGroup, found_at, fusion, product_groups, sample
 from echo.passes.patterns.graph_view import View
-from echo.passes.patterns.hoist import Family, Product, families, found_at, fusion, sample
 
 STEPS = 26
 
@@ -36,7 +36,7 @@ def chain(steps: int, apart: int) -> Graph:
     return graph_of(mx.sym.Group(outs))
 
 
-def names(graph: Graph, family: Family) -> list[str]:
+def names(graph: Graph, family: ProductGroup) -> list[str]:
     return [graph.nodes[number].name for number in family.members]
 
 
@@ -46,25 +46,25 @@ def ops(graph: Graph, op: str) -> list[Node]:
 
 def test_a_family_is_found_in_the_order_of_its_steps() -> None:
     graph = products()
-    (family,), missed = families(View(graph))
+    (family,), missed = product_groups(View(graph))
     assert names(graph, family) == [f"fc{step}" for step in range(STEPS)]
     assert not missed
 
 
 def test_fewer_than_four_are_no_family() -> None:
-    assert families(View(products(3))) == ([], [])
-    assert len(families(View(products(4)))[0]) == 1
+    assert product_groups(View(products(3))) == ([], [])
+    assert len(product_groups(View(products(4)))[0]) == 1
 
 
 def test_products_with_differing_attributes_leave_the_family() -> None:
     graph = products()
     odd = {number: {"__ctx__": "1"} for number, node in enumerate(graph.nodes) if node.name in ("fc2", "fc3")}
-    (family,), _ = families(View(graph.with_attrs(odd)))
+    (family,), _ = product_groups(View(graph.with_attrs(odd)))
     assert len(family.members) == STEPS - 2
 
 
 def test_products_that_wait_for_each_other_stay() -> None:
-    found, (missed,) = families(View(chain(6, 1)))
+    found, (missed,) = product_groups(View(chain(6, 1)))
     assert not found
     assert missed.name == "fc0"
     assert "each of 6 products with this weight waits" in missed.reason
@@ -72,7 +72,7 @@ def test_products_that_wait_for_each_other_stay() -> None:
 
 def test_products_of_one_depth_are_a_family_each() -> None:
     graph = chain(8, 4)  # as of two layers with one weight
-    found, missed = families(View(graph))
+    found, missed = product_groups(View(graph))
     assert [names(graph, family) for family in found] == [["fc0", "fc1", "fc2", "fc3"], ["fc4", "fc5", "fc6", "fc7"]]
     assert not missed
 
@@ -83,7 +83,7 @@ def test_a_node_that_others_run_after_stays() -> None:
     assert graph.nodes[last].op == "FullyConnected"
     nodes = (*graph.nodes, Node("identity", "after", (Entry(0),), control_deps=(last,)))
     after = Graph(nodes, (*graph.heads, Entry(last + 1)), graph.arg_nodes, (*graph.row_ptr, graph.row_ptr[-1] + 1))
-    (family,), _ = families(View(after))
+    (family,), _ = product_groups(View(after))
     assert last not in family.members
     assert len(family.members) == 4
 
@@ -97,9 +97,9 @@ def test_equal_products_are_computed_once() -> None:
         nodes[number] = nodes[number]._with(inputs=(source, *nodes[number].inputs[1:]))
     graph = Graph(tuple(nodes), graph.heads, graph.arg_nodes, graph.row_ptr)
     view = View(graph)
-    (family,), _ = families(view)
+    (family,), _ = product_groups(view)
     assert family.duplicates == {numbers[6]: numbers[0], numbers[7]: numbers[0]}
-    (kept,), made = laid_out(graph, [fusion(view, family, "hoist:10")], copies=False)
+    (kept,), made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
     assert len(ops(made, "FullyConnected")) == 1
     assert len(ops(made, "slice_axis")) == 6
     assert made.heads[0] == made.heads[6] == made.heads[7]
@@ -113,8 +113,8 @@ def test_equal_products_are_computed_once() -> None:
 def test_the_weight_gets_one_gradient_or_enough_to_add_in_place(steps: int, chunks: Any, apart: int) -> None:
     graph = products(steps)
     view = View(graph)
-    (family,), _ = families(view)
-    _, made = laid_out(graph, [fusion(view, family, "hoist:10")], copies=False)
+    (family,), _ = product_groups(view)
+    _, made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
     sizes = [int(node.attrs["num_args"]) for node in ops(made, "Concat")]
     assert sum(sizes) + apart == steps
     assert chunks is None or sizes == chunks
@@ -128,8 +128,8 @@ def test_the_weight_gets_one_gradient_or_enough_to_add_in_place(steps: int, chun
 def test_heads_arguments_and_their_order_stay() -> None:
     graph = products()
     view = View(graph)
-    (family,), _ = families(view)
-    for layout in ("hoist:10", "transposed:3"):
+    (family,), _ = product_groups(view)
+    for layout in ("batched_products:10", "transposed:3"):
         kept, made = laid_out(graph, [fusion(view, family, layout)], copies=False)
         assert kept
         assert len(made.heads) == STEPS
@@ -142,8 +142,8 @@ def test_arguments_of_single_steps_keep_their_order() -> None:
     outs = [mx.sym.FullyConnected(mx.sym.var(f"x{step}"), weight, num_hidden=5, no_bias=True) for step in range(6)]
     graph = graph_of(mx.sym.Group(outs))
     view = View(graph)
-    (family,), _ = families(view)
-    kept, made = laid_out(graph, [fusion(view, family, "hoist:10")], copies=False)
+    (family,), _ = product_groups(view)
+    kept, made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
     assert kept
     assert [made.nodes[number].name for number in made.arg_nodes] == ["x0", "w", "x1", "x2", "x3", "x4", "x5"]
 
@@ -156,8 +156,8 @@ def test_random_numbers_keep_their_order() -> None:
         state = mx.sym.Dropout(state + product)
     graph = graph_of(state)
     view = View(graph)
-    (family,), _ = families(view)
-    assert laid_out(graph, [fusion(view, family, "hoist:10")], copies=False) == ([], graph)
+    (family,), _ = product_groups(view)
+    assert laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False) == ([], graph)
 
 
 def test_two_families_that_wait_for_each_other_by_halves() -> None:
@@ -173,9 +173,9 @@ def test_two_families_that_wait_for_each_other_by_halves() -> None:
     d = [product(c[0] * (step + 2), v, f"a{step + 4}") for step in range(4)]
     graph = graph_of(mx.sym.Group([x * 1, v * 1, w * 1, *a, *b, *c, *d]))  # and the variables in this order, anyhow
     view = View(graph)
-    found, _ = families(view)
+    found, _ = product_groups(view)
     assert [len(family.members) for family in found] == [8, 8]
-    both = [fusion(view, family, "hoist:8") for family in found]
+    both = [fusion(view, family, "batched_products:8") for family in found]
     assert all(laid_out(graph, [one], copies=False)[0] for one in both)
     assert laid_out(graph, both, copies=False)[0] == both[:1]
 
@@ -186,8 +186,8 @@ def test_steps_of_one_array_are_not_put_together_again() -> None:
     outs = [mx.sym.FullyConnected(part, weight, num_hidden=5, no_bias=True) for part in parts]
     graph = graph_of(mx.sym.Group(outs))
     view = View(graph)
-    (family,), _ = families(view)
-    _, made = laid_out(graph, [fusion(view, family, "hoist:10")], copies=False)
+    (family,), _ = product_groups(view)
+    _, made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
     assert not ops(made, "Concat")
     assert not ops(made, "SliceChannel")
 
@@ -198,38 +198,40 @@ def test_products_that_are_put_together_are_one() -> None:
     outs = [mx.sym.FullyConnected(part, weight, num_hidden=5, no_bias=True) for part in parts]
     graph = graph_of(mx.sym.Concat(*outs, dim=0))
     view = View(graph)
-    (family,), _ = families(view)
-    _, made = laid_out(graph, [fusion(view, family, "hoist:10")], copies=False)
+    (family,), _ = product_groups(view)
+    _, made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
     assert [node.op for node in made.nodes] == ["null", "Reshape", "null", "FullyConnected"]
     shuffled = graph_of(mx.sym.Group([outs[0], mx.sym.Concat(*outs[1:], outs[0], dim=0)]))
     view = View(shuffled)
-    (family,), _ = families(view)
-    _, made = laid_out(shuffled, [fusion(view, family, "hoist:10")], copies=False)
+    (family,), _ = product_groups(view)
+    _, made = laid_out(shuffled, [fusion(view, family, "batched_products:10")], copies=False)
     assert len(ops(made, "Concat")) == 1 + 3
 
 
 def test_places_of_a_plan_are_checked() -> None:
     graph = products()
-    (family,), _ = families(View(graph))
+    (family,), _ = product_groups(View(graph))
     first = family.members[0]
-    made = fused_at(graph, [("hoist:10", first)], copies=False)
-    assert made == fused_at(graph, [("hoist:10", first)], copies=False)
+    made = fused_at(graph, [("batched_products:10", first)], copies=False)
+    assert made == fused_at(graph, [("batched_products:10", first)], copies=False)
     assert len(ops(made, "FullyConnected")) == 8
-    wrong = [("hoist:10", first + 1), ("hoist:10", 10**6), ("hoist:x", first), ("hoist:0", first), ("hoist:-3", first),
-             ("transposed:", first), ("hoist:10:3", first)]  # fmt: skip
+    name = "batched_products"
+    wrong = [(f"{name}:10", first + 1), (f"{name}:10", 10**6), (f"{name}:x", first), (f"{name}:0", first),
+             (f"{name}:-3", first),
+             ("transposed:", first), ("batched_products:10:3", first)]  # fmt: skip
     for place in wrong:
         with pytest.raises(GraphError):
             fused_at(graph, [place], copies=False)
     with pytest.raises(GraphError):
-        fused_at(graph, [("hoist:10", first), ("transposed:3", first)], copies=False)
+        fused_at(graph, [("batched_products:10", first), ("transposed:3", first)], copies=False)
     with pytest.raises(GraphError, match="no layout"):
-        found_at(View(graph), [("hoist:", first)])
+        found_at(View(graph), [("batched_products:", first)])
 
 
 def test_a_sample_is_a_family_of_its_own() -> None:
     for bias in (True, False):
         graph = sample(Product(3, 4, 5, bias, "float32", 6))
-        assert len(families(View(graph))[0][0].members) == 6
+        assert len(product_groups(View(graph))[0][0].members) == 6
         shapes = {f"x{index}": (3, 4) for index in range(6)}
         symbol = mx.sym.load_json(json.dumps(graph.to_json()))
         assert symbol.infer_shape(**shapes)[1] == [(3, 5)] * 6
@@ -238,5 +240,5 @@ def test_a_sample_is_a_family_of_its_own() -> None:
 def test_ten_thousand_nodes_are_one_family() -> None:
     graph = products(5000)
     assert len(graph.nodes) > 10_000
-    found, _ = families(View(graph))
+    found, _ = product_groups(View(graph))
     assert len(found[0].members) == 5000

@@ -1,10 +1,10 @@
-#include "untouched.h"
+#include "unused_outputs.h"
 
 #include <cstdlib>
 #include <cstring>
 
+#include "gradient_sums.h"
 #include "mxnet_api.h"
-#include "sums.h"
 
 namespace echo {
 

@@ -1,10 +1,10 @@
-#include "copies.h"
+#include "gradient_copies.h"
 
 #include <map>
 #include <utility>
 
+#include "graph_walk.h"
 #include "mxnet_api.h"
-#include "walk.h"
 
 namespace echo {
 

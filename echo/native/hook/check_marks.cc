@@ -1,4 +1,4 @@
-#include "allowed.h"
+#include "check_marks.h"
 
 #include <algorithm>
 #include <cstdlib>

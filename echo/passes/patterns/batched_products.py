@@ -19,7 +19,7 @@ from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.passes.patterns.graph_view import Fusion, View, local
 from echo.plans.decisions import MissedFusion
 
-NAME, TRANSPOSED = "hoist", "transposed"
+NAME, TRANSPOSED = "batched_products", "transposed"
 LEAST = 4  # members of a family
 # MXNet adds this many gradients of one array in place, or more; fewer are all in memory before they are added.
 _IN_PLACE = 8
@@ -27,7 +27,7 @@ CHUNK = 10  # products at once: gains most of what all steps at once would
 
 
 @dataclass(frozen=True)
-class Family:
+class ProductGroup:
     """FullyConnected nodes of one weight and bias, none of which depends on another, in their order.
 
     ``duplicates`` are the nodes that compute the same as a member, each with that member.
@@ -52,7 +52,7 @@ class Product(NamedTuple):
         return f"{self.members} products [{self.m},{self.k}] x [{self.k},{self.n}]{bias} of {self.dtype}"
 
 
-def families(view: View) -> tuple[list[Family], list[MissedFusion]]:
+def product_groups(view: View) -> tuple[list[ProductGroup], list[MissedFusion]]:
     """All families, and near-misses: products with one weight that depend on each other, or are all the same."""
     shared: dict[object, list[int]] = defaultdict(list)
     for number, node in enumerate(view.graph.nodes):
@@ -91,18 +91,18 @@ def _depths(graph: Graph, sets: Sequence[Sequence[int]]) -> npt.NDArray[np.int32
     return depth
 
 
-def _family(view: View, numbers: Sequence[int]) -> Family:
+def _family(view: View, numbers: Sequence[int]) -> ProductGroup:
     first: dict[Entry, int] = {}
     duplicates = {}
     for number in numbers:
         member = first.setdefault(view.graph.nodes[number].inputs[0], number)
         if member != number:
             duplicates[number] = member
-    return Family(tuple(first.values()), duplicates)
+    return ProductGroup(tuple(first.values()), duplicates)
 
 
-def fusion(view: View, family: Family, layout: str) -> Fusion:
-    """The family in this layout: "hoist:10" for chunks of 10 members and more, "transposed:64" for inputs of 64 rows.
+def fusion(view: View, family: ProductGroup, layout: str) -> Fusion:
+    """Returns the group in this layout: "batched_products:10" for chunks of 10 or more, "transposed:64" for 64 rows.
 
     Raises:
         GraphError: there is no such layout.
@@ -128,7 +128,7 @@ def fusion(view: View, family: Family, layout: str) -> Fusion:
     return Fusion(layout, family.members[0], tuple(nodes), outputs, replaced | set(family.duplicates), {}, label)
 
 
-def _joined(view: View, family: Family) -> int | None:
+def _joined(view: View, family: ProductGroup) -> int | None:
     """The node that concatenates all products by rows, if there is one: then all at once need no more memory."""
     products = tuple(map(Entry, family.members))
     for reader in view.readers.get(products[0], ()):
@@ -198,7 +198,7 @@ def found_at(view: View, places: Sequence[tuple[str, int]]) -> list[Fusion]:
     Raises:
         GraphError: there is no such family, or no such layout.
     """
-    family_at = {family.members[0]: family for family in families(view)[0]} if places else {}
+    family_at = {family.members[0]: family for family in product_groups(view)[0]} if places else {}
     fusions = []
     for layout, number in places:
         if number not in family_at:

@@ -1,4 +1,4 @@
-#include "walk.h"
+#include "graph_walk.h"
 
 #include <new>
 #include <stdexcept>

@@ -19,7 +19,7 @@ from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
-from echo.runtime.storage_check import held
+from echo.runtime.storage_check import peak_storage
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym
@@ -134,7 +134,7 @@ def trained(executor: Any, backward: bool = True) -> None:
 
 
 def held_by(case: Case, backward: bool = True) -> int:
-    return held(lambda: trained(case.bound(), backward), mx.cpu())[0]
+    return peak_storage(lambda: trained(case.bound(), backward), mx.cpu())[0]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -157,7 +157,7 @@ def test_untouched_gradients_are_those_mxnet_never_allocates(name: str) -> None:
 @pytest.mark.slow
 def test_an_rnn_that_is_not_of_onednn_touches_it() -> None:
     code = """
-from tests.native.test_untouched import CASES, captured, held_by, untouched_of
+from tests.native.test_unused_outputs import CASES, captured, held_by, untouched_of
 case = CASES["LSTM"]
 held_by(case), held_by(case, False)
 print(len(untouched_of(captured(case))), held_by(case) - held_by(case, False) > 1e6)
@@ -190,7 +190,7 @@ def test_no_plan_makes_an_executor_allocate_it(name: str) -> None:
     requests = {each: "null" if each == frozen else "write" for each in symbol.list_arguments()}
 
     def bytes_of(symbol: Any) -> int:
-        return held(lambda: trained(symbol.simple_bind(mx.cpu(), requests, data=shape)), mx.cpu())[0]
+        return peak_storage(lambda: trained(symbol.simple_bind(mx.cpu(), requests, data=shape)), mx.cpu())[0]
 
     plain = bytes_of(symbol)
     planned = bytes_of(echo.optimize(symbol, data=shape, fuse=False))
@@ -224,7 +224,7 @@ def test_no_plan_makes_a_block_allocate_it(name: str, flags: dict[str, bool]) ->
             del net
             gc.collect()
 
-        return held(run, mx.cpu())[0]
+        return peak_storage(run, mx.cpu())[0]
 
     # MXNet's threads free arrays sooner or later: beside other work, stock alone takes 6.6 to 7.3 MB of "product"
     plain, planned = max(bytes_of(False) for _ in range(15)), min(bytes_of(True) for _ in range(5))

@@ -1,12 +1,12 @@
-#include "implementation.h"
+#include "gradient_rules.h"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "allowed.h"
-#include "late.h"
+#include "check_marks.h"
+#include "graph_walk.h"
 #include "mxnet_api.h"
-#include "walk.h"
+#include "split_gradients.h"
 
 namespace echo {
 
@@ -40,8 +40,8 @@ static Implementation parse(const RawNode& node, const std::string& text) {
   return found;
 }
 
-Implementations collect_implementations(const RawGraph& graph) {
-  Implementations wanted;
+GradientRules collect_gradient_rules(const RawGraph& graph) {
+  GradientRules wanted;
   post_order(graph.outputs, [&](const NodePtr& node) {
     if (!node->attrs.op) return;
     const std::string* text = map_find<std::string>(node->attrs.dict, kGradientAttribute);
@@ -88,7 +88,7 @@ static void exchange(const Implementation& wanted, const NodePtr& forward, RawNo
   node->inputs = std::move(inputs);
 }
 
-void apply_implementations(const Implementations& wanted, RawGraph* gradients) {
+void apply_gradient_rules(const GradientRules& wanted, RawGraph* gradients) {
   if (wanted.nodes.empty()) return;
   std::vector<Parted> found;
   post_order(gradients->outputs, [&](const NodePtr& node) {

@@ -1,4 +1,4 @@
-#include "stamp.h"
+#include "build_id.h"
 
 #include <elf.h>
 

@@ -7,8 +7,8 @@ from typing import Any, Mapping
 import mxnet as mx
 import pytest
 
+from echo.frontend.apply_gradient_rules import apply_gradient_rules
 from echo.frontend.capture import training_graph
-from echo.frontend.implement import apply_gradient_rules
 from echo.ir.gradient_rules import gradient_rules, split_gradients
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph

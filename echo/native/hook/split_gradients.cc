@@ -1,9 +1,9 @@
-#include "late.h"
+#include "split_gradients.h"
 
 #include <unordered_map>
 
+#include "graph_walk.h"
 #include "mxnet_api.h"
-#include "walk.h"
 
 namespace echo {
 

@@ -1,7 +1,7 @@
-"""Other implementations of gradients in a training graph, as the native hook exchanges them.
+"""Applies gradient rules to a training graph, as the native hook applies them.
 
-This is what ``echo/native/hook/implementation.cc`` and ``echo/native/hook/late.cc`` do to a graph that is bound; done
-here, MXNet does not have to be asked for the same graph once more. It is tested against what MXNet binds.
+``echo/native/hook/gradient_rules.cc`` and ``echo/native/hook/split_gradients.cc`` do the same to a graph that is bound.
+Done here, MXNet is not asked for the same graph a second time. It is tested against what MXNet binds.
 """
 
 from __future__ import annotations
