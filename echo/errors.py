@@ -11,7 +11,7 @@
     ├── KernelError           a fused kernel was called with tensors or parameters that it does not take
     ├── PlanError             a plan is to be applied to something that it was not made for
     ├── ChangedInputError     what the plan reads again in backward was written since the forward pass
-    ├── VerificationError     under ``verify``: a plan does not do what the user's own graph does
+    ├── VerificationError     under ``verify``: a plan does not do what the original graph does
     └── UnsupportedError      MXNet's version, or a graph that echo cannot work on
         └── LeftAloneError    a graph of a kind that echo leaves alone, about which there is nothing to warn
 """
@@ -107,7 +107,7 @@ class ChangedInputError(EchoError):
 
 
 class VerificationError(EchoError):
-    """Under ``verify`` and ``strict``: a plan does not do what the user's own graph does; the message says where."""
+    """Under ``verify`` and ``strict``: a plan does not do what the original graph does; the message says where."""
 
 
 class UnsupportedError(EchoError):

@@ -20,8 +20,8 @@ from echo.passes.select import Select
 from echo.passes.variant import Planned, Refinement
 
 BASES = (
-    Fuse(),  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores
-    Fuse(layers=False),  #  the same without whole layers; the last base is the user's own graph
+    Fuse(),  #              Graph -> Fused: kernels of our own instead of layers, cells and attention scores
+    Fuse(layers=False),  #  the same without whole layers; the last base is the original graph
 )
 PIPELINE: tuple[Pass, ...] = (
     Differentiate(),  #     Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can

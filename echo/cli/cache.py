@@ -37,7 +37,7 @@ def show(as_json: Json = False) -> None:
 def clear(as_json: Json = False) -> None:
     """Remove what echo keeps between runs.
 
-    The next run measures and plans anew. Files that echo did not write stay.
+    The next run measures and plans again. Files that echo did not write stay.
 
     \b
     Examples:

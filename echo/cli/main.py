@@ -88,7 +88,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
     """Runs a command, and returns its exit status for `sys.exit`."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")
-    programs: List[Callable[[], int]] = []  # of the user: run behind all that the command line catches
+    programs: List[Callable[[], int]] = []  # of the user: run after all that the command line catches
     try:
         from echo.plans.variables import warn_of_misspelt
 

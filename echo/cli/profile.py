@@ -27,7 +27,7 @@ from echo.errors import OptionError
 if TYPE_CHECKING:
     from echo.report.profile import Profile
 
-_EVERYTHING = ("mirror", "echo")  # what stands beside the user's own graph
+_EVERYTHING = ("mirror", "echo")  # what stands alongside the original graph
 
 
 SymbolOrProfile = Annotated[
@@ -114,7 +114,7 @@ def _profile_or_saved(symbol: str, shapes: Optional[List[str]], compare: str, op
 
 
 def _check_no_planning(options: Dict[str, Any]) -> None:
-    """Refuses, for a profile that was saved, the options of those that are made anew; they would change nothing."""
+    """Refuses, for a profile that was saved, the options of those that are made again; they would change nothing."""
     defaults = {
         "compare": "echo", "max_overhead": "auto", "memory_budget": None, "max_planning": 10.0,
         "optimizer_states": 0, "fuse": True, "run": False, "budgets": 0,

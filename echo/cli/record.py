@@ -1,4 +1,4 @@
-"""``mxecho record -- python train.py ...``: what a training takes, without a change to it; and with echo beside it."""
+"""``mxecho record -- python train.py ...``: measures a training run without a change to it, with echo and without."""
 
 import json
 import os

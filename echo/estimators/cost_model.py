@@ -28,7 +28,7 @@ _MOST_GUESSED = 0.1  # of a step's seconds: the roofline may be off by a factor 
 class CostModel:
     """Seconds of each training node if it runs once, and of one whole training step.
 
-    ``measured`` and ``estimated`` count the distinct signatures behind them. ``guessed`` is the part of the step that
+    ``measured`` and ``estimated`` count their distinct signatures. ``guessed`` is the part of the step that
     operators take of which none alike was measured, at any size.
     """
 
@@ -110,7 +110,7 @@ def _follow_products(
 
 
 def _drawing_seconds(training: TrainingGraph, group: Group, cost: float, table: CostTable, rates: Rates) -> float:
-    """Seconds of a group's random draws, each beside ``cost``; no recomputation draws, as Dropout's has its mask."""
+    """Seconds of a group's random draws, each alongside ``cost``; no recomputation draws, as Dropout's has its mask."""
     if not group.draws:
         return 0.0
     measured = table.get(group.key)

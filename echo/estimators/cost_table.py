@@ -3,7 +3,7 @@
 A process reads the file once, and again when another process has replaced it.
 
 The file is data (`echo.system.files`): JSON with a digest, checked field by field, replaced atomically, merged when
-several processes write. A damaged or foreign file is ignored and written anew; a folder that cannot be written to
+several processes write. A damaged or foreign file is ignored and written again; a folder that cannot be written to
 leaves the table in memory.
 """
 

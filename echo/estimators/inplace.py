@@ -15,7 +15,7 @@ from echo.ir.schedule import RecomputeSchedule, with_clones
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 
-# Plain copies of maps in oneDNN's layouts, which operators keep beside their arrays for as long as they live.
+# Plain copies of maps in oneDNN's layouts, which operators keep alongside their arrays for as long as they live.
 #
 # An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it
 # a plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array.
@@ -94,10 +94,10 @@ def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int],
 
 
 def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str:
-    """The name of an operator that may find another array in the place of an input it ignores; empty where none may."""
+    """The name of an operator that may find another array instead of an input it ignores; empty where none may."""
     if training.runner != EXECUTOR or not has_layouts(graph, device):
         return ""
-    kept = {training.entry_id(entry) for entry in training.outputs}  # nobody gets their memory
+    kept = {training.entry_id(entry) for entry in training.outputs}  # nothing gets their memory
     for _, node in training.operators():
         for position in node.ignored:
             entry = node.inputs[position]
@@ -107,7 +107,7 @@ def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str
     return ""
 
 
-# Which operators work in place under a plan: those that do in the user's own graph, wherever bits could depend on it.
+# Which operators work in place under a plan: those that do in the original graph, wherever bits could depend on it.
 #
 # A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place
 # options that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten.

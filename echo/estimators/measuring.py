@@ -26,7 +26,7 @@ _LIGHT_WEIGHT, _GRADIENT_WEIGHT = 5.0, 0.2
 # Within one family, the work of two measured operators differs by at least this factor; between them, interpolation.
 _SPACING = 1.7
 # What takes this part of a step is measured whatever is known of others: products of 32 x 650 x 2600 took 1.67 ms where
-# those of other models told 1.24, and a language model's predicted time was 0.15 of a step beside the measured one.
+# those of other models told 1.24, and a language model's predicted time was 0.15 of a step alongside the measured one.
 _LARGE = 0.03
 # Of gradients of products: from 768 x 768 to 30522 x 768, those of BERT's layers took 1.9 to 2.0 times their products.
 _GRADIENT_SPACING = 12.0
@@ -217,7 +217,7 @@ def limit_of(groups: Sequence[Group], least: float) -> float:
 def worth_measuring(groups: Sequence[Group], table: CostTable) -> list[Group]:
     """The groups to measure, most important first.
 
-    A member of a family is left out beside one of about its size, unless it is a large part of the step.
+    A member of a family is left out alongside one of about its size, unless it is a large part of the step.
     """
     if all(group.key in table for group in groups):
         return []

@@ -77,5 +77,5 @@ def space_bytes(largest: int, spaces: int) -> int:
 
 
 def hole_bytes(planned: int, dynamic: bool) -> int:
-    """The bytes that the heap keeps beside planned arrays; ``dynamic``: these are allocated at each step."""
+    """The bytes that the heap keeps alongside planned arrays; ``dynamic``: these are allocated at each step."""
     return int(HOLE_SHARE * planned) if dynamic else 0

@@ -51,7 +51,7 @@ def apply_gradient_rules(training: TrainingGraph, rules: Mapping[int, GradientRu
 
 
 class _Split(NamedTuple):
-    """A gradient node that gets a second node beside it, for its first output."""
+    """A gradient node that gets a second node alongside it, for its first output."""
 
     number: int
     forward: int

@@ -38,7 +38,7 @@ _STATEFUL = {  # the operators that keep state, and their gradients, by the name
     **{row.stateless_as: op for op, row in _WITH_STATE.items()},
     **{spec(row.stateless_as).gradient: row.gradient for row in _WITH_STATE.values()},
 }
-_NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it
+_NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nothing reads it
 
 
 def runner_of(static_alloc: bool, static_shape: bool) -> str:

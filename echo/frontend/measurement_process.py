@@ -134,7 +134,7 @@ def _checked(reply: Any) -> dict[str, Any]:
 
 
 def _spent(reply: Any) -> float:
-    """The seconds of work behind a reply."""
+    """The seconds of work after a reply."""
     spent = reply.get("spent") if isinstance(reply, dict) else None
     if not isinstance(spent, float) or not 0 <= spent < math.inf:
         raise ValueError(f"spent {spent!r}")
@@ -227,9 +227,9 @@ class _Running:
     def end(self) -> str:
         """Ends the process and says how it ended, if it had ended by itself."""
         self._channel.close()
-        with contextlib.suppress(ChildProcessError):  # somebody else has waited for all processes
+        with contextlib.suppress(ChildProcessError):  # another part of the program has waited for all processes
             pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid == 0:  # it is there, so its number is nobody else's
+            if pid == 0:  # it is there, so its number is still its own
                 os.kill(self._pid, signal.SIGKILL)
                 _, status = os.waitpid(self._pid, 0)
             if os.WIFEXITED(status):

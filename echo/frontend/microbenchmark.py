@@ -29,7 +29,7 @@ _MOST_FLOPS = 5e8
 _SMALLEST_PART = 2
 # Reading the parameters may take this part of a time that is scaled; at full size it takes less.
 _READING_PART = 0.15
-# What an operator allocates for itself while it runs comes anew from the system, a page fault a page, where it is this
+# What an operator allocates for itself while it runs comes again from the system, a page fault a page, where it is this
 # large: glibc keeps what is smaller (``mallopt(3)``, M_MMAP_THRESHOLD). The gradient of a softmax, for which MXNet
 # allocates an array where it is written over another one, took 3.0 ns an element of 192 x 512 x 512, and 0.5 of a part.
 _ALWAYS_FRESH = 32 << 20

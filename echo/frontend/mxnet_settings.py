@@ -78,7 +78,7 @@ def default_match_range() -> int:
 # MXNet's fusion of pointwise operators (``MXNET_USE_FUSION``), which its CUDA builds do on GPUs unless told
 # otherwise.
 #
-# It happens behind the gradient pass: what is inside of a fused operator is no node of the training graph any more,
+# It happens after the gradient pass: what is inside of a fused operator is no node of the training graph any more,
 # so nothing of it can be recomputed alone, and a clone might be computed in another group than its original, with
 # products and sums in one instruction. So graphs that echo planned are bound without it, and held against the user's
 # own graph with it.
@@ -243,7 +243,7 @@ def silenced() -> bool:
 # MXNet's lines "Storage type fallback detected", which it writes once for each operator with its attributes.
 #
 # With ``MXNET_MKLDNN_ENABLED=0`` it writes them for every operator that oneDNN has: not for graphs that echo binds to
-# learn from them, nor for the attributes of nodes that echo marks. What MXNet writes of the user's own graph stays.
+# learn from them, nor for the attributes of nodes that echo marks. What MXNet writes of the original graph stays.
 
 _OF = "ZN5mxnet6common18LogStorageFallbackERKN4nnvm9NodeAttrsEiPKSt6vectorIiSaIiEES9_E3log"
 _VARIABLE, _ONEDNN = "MXNET_STORAGE_FALLBACK_LOG_VERBOSE", "MXNET_MKLDNN_ENABLED"

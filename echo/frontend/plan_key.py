@@ -99,7 +99,7 @@ def _version(library: Any, function: str) -> str:
 
 def _driver() -> str:
     """The version of NVIDIA's driver, of which CUDA knows the CUDA version alone."""
-    with contextlib.suppress(Exception):  # without NVML's module, or without the library behind it
+    with contextlib.suppress(Exception):  # without NVML's module, or without its library
         import pynvml
 
         pynvml.nvmlInit()

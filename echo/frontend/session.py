@@ -192,7 +192,7 @@ class MxnetFramework:
 
     @property
     def fuses(self) -> bool:
-        """Whether MXNet fuses pointwise operators of the user's own graph; those that echo planned stay as they are."""
+        """Whether MXNet fuses pointwise operators of the original graph; those that echo planned stay as they are."""
         return fuses(self._ctx)
 
     @property
@@ -215,7 +215,7 @@ class MxnetFramework:
         return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_, self._pool)
 
     def stock_bytes(self) -> int:
-        """The bytes that MXNet plans for the user's own graph as he would bind it without echo."""
+        """The bytes that MXNet plans for the original graph as a program binds it without echo."""
         if not (self.fuses and self.hook):
             return self.mxnet_memory_plan(self._user, self.match_range)[0]
         if self._stock_bytes is None:

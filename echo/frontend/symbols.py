@@ -58,7 +58,7 @@ def _newer(value: Any) -> str:
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")
 _SPARSE = "_contrib_SparseEmbedding"
-_STORAGE = re.compile(r"storage[ _]types?\b|stype", re.IGNORECASE)  # in errors of MXNet's
+_STORAGE = re.compile(r"storage[ _]types?\b|stype", re.IGNORECASE)  # in MXNet's errors
 _OPERATOR = re.compile(r"\boperator = (\w+)")
 
 
@@ -220,7 +220,7 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     """The shape and type of each visible entry of a graph that is bound like this.
 
     Raises:
-        UnsupportedError: MXNet does not infer them all, as behind a while_loop; the message names the first node.
+        UnsupportedError: MXNet does not infer them all, as after a while_loop; the message names the first node.
     """
     symbol = symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
     arguments = list(zip(symbol.list_arguments(), binding.arg_shapes, binding.arg_types))
@@ -284,7 +284,7 @@ def _type_names(types: Mapping[str, Any] | None) -> str:
 
 
 def _reason(error: mx.MXNetError) -> str:
-    """What MXNet says, behind the lines of its own files."""
+    """What MXNet says, after the lines of its own files."""
     return " ".join(str(error).rpartition("MXNetError: ")[2].split())
 
 

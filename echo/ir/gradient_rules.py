@@ -16,8 +16,8 @@ from echo.ir.training_node import TrainingNode
 # Gradients of convolutions in two nodes: the weights' at once, the data's as late as it can be.
 #
 # Where several convolutions read the same map, its gradient is a sum. The map has to be in memory until the last
-# convolution's gradient is computed, beside all other terms: it is there that ResNets and Inception networks need the
-# most. But only the gradients of weights read it. So one of these gradients becomes two nodes: that of the weights
+# convolution's gradient is computed, alongside all other terms: it is there that ResNets and Inception networks need
+# the most. But only the gradients of weights read it. So one of these gradients becomes two nodes: that of the weights
 # runs before the last of the others, and that of the data after it, when the map is gone. Each product is still
 # computed once, by the same primitive of oneDNN, to the same bits. This costs the output's gradient of that
 # convolution, which has to wait: it is taken where that is smaller than the map.
@@ -92,7 +92,7 @@ _ONEDNN_ACTIVATIONS = frozenset({"tanh", "sigmoid", "softrelu"})
 
 
 def _reading(gradient: str, *inputs: int) -> GradientRule:
-    """The rule by which the same gradient reads these of its inputs, each in the place of the input at its position."""
+    """The rule by which the same gradient reads these of its inputs, each instead of the input at its position."""
     return GradientRule(gradient, gradient, own_inputs(*inputs))
 
 

@@ -10,7 +10,7 @@ from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientReads, GradientRule, own
 from echo.ir.ops import ops_with, spec
 from echo.system.process import SLOTS
 
-# The setting of a bind that patterns of fused operators read beside the graph.
+# The setting of a bind that patterns of fused operators read alongside the graph.
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ NO_SETTING = Setting()
 #
 # A node computes one or more *entries* (outputs). Nodes are stored in topological order and refer to their inputs by
 # entry: (number of the producing node, number of its output). Facts about nodes (shapes, costs, lifetimes) are typed
-# results beside the graph, never attributes on a node.
+# results alongside the graph, never attributes on a node.
 
 VARIABLE = "null"
 VERSION: Mapping[str, Any] = {"mxnet_version": ["int", 10901]}  # of graphs that are made here: MXNet upgrades no node
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     """Output ``index`` of node number ``node``; ``version`` counts the writes to a mutable variable."""
 
     node: int
-    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nothing needs here
     version: int = 0
 
 
@@ -293,7 +293,7 @@ READS: Mapping[str, GradientReads] = {
 def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Mapping[str, str] = {}) -> Node:
     """The operator of a kernel. Inputs that are None are optional ones that are not there.
 
-    Its gradient holds on to no more than it reads: in the place of each other input stands the first that it reads.
+    Its gradient holds on to no more than it reads: instead of each other input stands the first that it reads.
     """
     gradients, needed, outputs = READS[kernel]
     needed = "".join(bit for bit, entry in zip(needed, inputs) if entry is not None)

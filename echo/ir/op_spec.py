@@ -26,7 +26,7 @@ HOOK_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLA
 
 
 def is_true(attrs: Mapping[str, str], name: str, default: str = "False") -> bool:
-    """Whether a flag of MXNet's is set, which is ``default`` where the attributes do not say."""
+    """Whether an MXNet flag is set, which is ``default`` where the attributes do not say."""
     return means_true(attrs.get(name, default))
 
 
@@ -35,7 +35,7 @@ def means_true(text: str) -> bool:
     return text.lower() in ("true", "1")
 
 
-# A gradient rule: the operator that takes the place of a gradient of MXNet's, and the arrays that it reads.
+# A gradient rule: the operator that takes the place of an MXNet gradient, and the arrays that it reads.
 
 
 class Source(Enum):
@@ -71,7 +71,7 @@ class GradientRule:
     """The gradient ``before`` becomes ``after``, which reads these ``inputs``.
 
     As a text, for the native hook and in files: ``BEFORE>AFTER:0,2,f0`` reads the inputs 0 and 2 of BEFORE and output 0
-    of the forward node. With an ``s`` among the inputs, AFTER is a second node beside BEFORE.
+    of the forward node. With an ``s`` among the inputs, AFTER is a second node alongside BEFORE.
     """
 
     before: str
@@ -80,7 +80,7 @@ class GradientRule:
 
     @property
     def splits(self) -> bool:
-        """Whether ``after`` is a second node beside ``before``."""
+        """Whether ``after`` is a second node alongside ``before``."""
         return any(read.source is Source.SUM for read in self.inputs)
 
     @property
@@ -271,7 +271,7 @@ class OpSpec:
             bytes (Echo, section 4).
         every_output: all of its outputs are feature maps. Of other operators the first is; what follows it (saved
             statistics, masks) is small or random, and stays stashed.
-        needs_hook: only the native hook can run it again. MXNet's own mirroring, which runs a clone even where nobody
+        needs_hook: only the native hook can run it again. MXNet's own mirroring, which runs a clone even where nothing
             reads its output, fails on it, or leaves out a further output that its gradient reads; its clone of Dropout
             would draw another mask.
         needs_cpu: it is recomputed on the CPU alone: cuDNN's mask has a layout that nothing but cuDNN reads.

@@ -256,7 +256,7 @@ def ops_with(has: Callable[[OpSpec], bool]) -> frozenset[str]:
 
 
 def may_draw(op: str, attrs: Mapping[str, str]) -> bool:
-    """Whether an operator may draw random numbers; of one without a row nobody knows."""
+    """Whether an operator may draw random numbers; of one without a row it is not known."""
     if op == "RNN":  # between its layers
         return int(attrs.get("num_layers", "1")) > 1 and float(attrs.get("p", "0")) > 0
     if op == "Dropout":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # How memory is handed out: echo's own storage methods, and the pool that MXNet keeps for a device.
 
-# By numbers in the place of a match range of MXNet's memory planner.
+# By numbers instead of a match range of MXNet's memory planner.
 ASSIGNED = -1  # echo's own assignment (`echo.estimators.mxnet_storage`)
 PEAK = -2  # the most bytes alive at once, which no assignment goes below: never applied, but quick to search by
 
@@ -30,7 +30,7 @@ class MemoryPool:
     """A pool that keeps freed blocks, and hands each of them out again only for requests of the same size.
 
     Requests get a multiple of ``page`` or, where ``powers`` is set, a power of two that is no smaller; what is more
-    than ``coarse`` bytes then becomes a multiple of that. A block is back in the pool ``late`` nodes behind its last
+    than ``coarse`` bytes then becomes a multiple of that. A block is back in the pool ``late`` nodes after its last
     reader.
     """
 

@@ -26,7 +26,7 @@ const char* dtype_name(int dtype) {
   }
 }
 
-// Throws WrongCall with all its arguments behind the kernel's name.
+// Throws WrongCall with all its arguments after the kernel's name.
 template <typename... Parts>
 [[noreturn]] void fail(const Kernel& kernel, const Parts&... parts) {
   std::ostringstream text(std::ios_base::out);

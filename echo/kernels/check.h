@@ -49,7 +49,7 @@ class Call {
   void* out(const char* name) const;
   int out_dtype(const char* name) const;
   bool adds(const char* name) const;
-  // Whether nobody wants an output, which is known without data, too.
+  // Whether an output is not wanted, which is known without data, too.
   bool skips(const char* name) const;
 
   // Throws WrongCall where the workspace is not there, smaller than this, or not aligned to 64 bytes.

@@ -157,7 +157,7 @@ def _tensor(array: Any, kernel: str, role: str, writable: bool) -> Tensor:
     if len(shape) > MOST_AXES:
         raise KernelError(f"{kernel}: {role} has {len(shape)} axes, expected {MOST_AXES} at most")
     if 0 in shape:
-        address = _ALIGNMENT  # it is there, and nobody reads it; some frameworks say 0, as of one that is absent
+        address = _ALIGNMENT  # it is there, and nothing reads it; some frameworks say 0, as of one that is absent
     return Tensor(address, DTYPES[dtype], len(shape), (ctypes.c_int64 * MOST_AXES)(*shape))
 
 

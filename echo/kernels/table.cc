@@ -29,7 +29,7 @@ const Row kRows[] = {
     // A GRU whose reset gate stands in front of the product, gates r z. What that product takes: rh = sigmoid(r) h. The
     // weight of the new state: u = sigmoid(z), with keeps 1 sigmoid(-z). order: that of r z.
     {"gru_reset", "pre[B,2H] h[B,H]", "rh[B,H] u[B,H]", "keeps order?", "drh du pre h"},
-    // Behind the product: h' = (1 - u) h + u tanh(pre).
+    // After the product: h' = (1 - u) h + u tanh(pre).
     {"gru_mix", "h[B,H] u[B,H] pre[B,H]", "h'[B,H]", "", "dh' h u pre"},
     // v . tanh(norm(keys + query)), norm the layer norm over H where gamma is there.
     {"mlp_score", "keys[B,T,H] query[B,H] v[H] gamma[H]?beta beta[H]?gamma", "score[B,T]", "eps",
@@ -40,7 +40,7 @@ const Row kRows[] = {
     // absent; 0: out is 0, lse -inf). root 1: scores are divided by the root of D. Item n is batch n / heads, head n %
     // heads; Gb, Gh and R may be 1 instead of batches, heads and Tq. The mask: masking 0 is added to the scores; 1 and 2 put fill in their place where
     // it is 0, and with 2 the weights are multiplied by it. Weights then count factor times where their bit is 1, else
-    // nothing: dropout. lse: the logarithm of the softmax's denominator. No gradient for what comes behind v (0).
+    // nothing: dropout. lse: the logarithm of the softmax's denominator. No gradient for what comes after v (0).
     {"attention",
      "q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[L]:lengths? mask[Gb,Gh,R,Tk]? bits[(N*Tq*Tk+7)/8]:uint8?factor "
      "factor[1]:float32?bits",

@@ -36,7 +36,7 @@ struct Kernel {
   std::vector<TensorSpec> inputs, outputs;
 };
 
-// Every NAME, and behind each its NAME_grad.
+// Every NAME, and after each its NAME_grad.
 const std::vector<Kernel>& all_kernels();
 
 // The row of a kernel, or nullptr.

@@ -95,7 +95,7 @@ def _packed(code: str, values: Sequence[float]) -> bytes:
 
 @contextlib.contextmanager
 def fresh_from(size: int) -> Iterator[None]:
-    """Has what is allocated meanwhile come anew from the system, from so many bytes on, unless a heap has kept as much.
+    """Makes allocations of at least ``size`` bytes use fresh pages, unless the heap has cached blocks that large.
 
     Without glibc, nothing is changed.
     """

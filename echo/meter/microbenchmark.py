@@ -24,7 +24,7 @@ class Microbenchmark(NamedTuple):
     gradient belongs to, with its own ``forward_inputs``. ``outputs`` are those that are read. ``hot`` nodes find their
     inputs in the caches, ``heavy`` ones take time by their arithmetic; ``bytes`` is what a copy reads and writes. The
     node may overwrite its input ``over`` (-1: none), which is then a copy of the variable. What the node allocates
-    while it runs comes anew from the system where it has at least ``fresh`` bytes; 0 leaves that to the C library.
+    while it runs comes again from the system where it has at least ``fresh`` bytes; 0 leaves that to the C library.
     """
 
     op: str
@@ -61,7 +61,7 @@ class Microbenchmark(NamedTuple):
     def graph(self, copies: int, beside: bool = False) -> dict[str, Any]:
         """So many copies of the node as NNVM's JSON value; hot ones read the same inputs.
 
-        With ``beside``, all that stands beside the copies, without them.
+        With ``beside``, all that stands alongside the copies, without them.
         """
         nodes: list[dict[str, Any]] = [{"op": _VARIABLE, "name": name, "inputs": []} for name in self.variables(copies)]
         number = {node["name"]: i for i, node in enumerate(nodes)}

@@ -145,7 +145,7 @@ def _counts_finely() -> bool:
 # Seconds of single operators, measured inside MXNet's executor.
 #
 # In a training graph the engine dispatches operators without Python, so a node is measured as several copies in one
-# small executor, on random finite inputs of its own shapes. A gradient operator stands beside the forward operator
+# small executor, on random finite inputs of its own shapes. A gradient operator stands alongside the forward operator
 # that it belongs to, and the forward time is taken off.
 
 LAUNCH = 6e-6  # seconds: about what an operator takes that does nothing
@@ -170,7 +170,7 @@ class Clock:
     """Times operators on one device.
 
     Light forward operators, the candidates for recomputation, find their inputs in the caches, as in a chain of clones
-    that run one behind the other, and so do products of unrolled layers. All others run after the caches were flushed.
+    that run one after the other, and so do products of unrolled layers. All others run after the caches were flushed.
     """
 
     def __init__(self, library: Library) -> None:
@@ -198,7 +198,7 @@ class Clock:
         """Seconds of one run among other operators; ``once`` are those of one run alone.
 
         Asked again, it answers by all runs so far. Other programs may take their turns during any of them, and what
-        stands beside an operator is taken off: so the shortest run of each counts, not the shortest difference.
+        stands alongside an operator is taken off: so the shortest run of each counts, not the shortest difference.
 
         Raises:
             MxnetError: MXNet does not run it.
@@ -213,7 +213,7 @@ class Clock:
 
     def _copies_of(self, microbenchmark: Microbenchmark, once: float) -> int:
         base = self._alone(microbenchmark, 0) if microbenchmark.forward else self._overhead()
-        # copies whose sum stands out from the forward operator beside them
+        # copies whose sum stands out from the forward operator alongside them
         needed = max(_RUN_SECONDS, base.seconds) / max(once - base.seconds, LAUNCH)
         most = _MOST_HOT_COPIES if microbenchmark.hot else _MOST_COLD_COPIES
         most_bytes = _MOST_COPIED_BYTES if self._library.device[0] == 1 else _MOST_COPIED_ON_GPU
@@ -260,7 +260,7 @@ class Clock:
         return in_turns(runs, self._library.device, rounds, before)
 
     def _alone(self, microbenchmark: Microbenchmark, copies: int) -> Sample:
-        """The shortest run so far that is not among others; with no copies, of the operator beside it."""
+        """The shortest run so far that is not among others; with no copies, of the operator alongside it."""
         executor = self._bind(microbenchmark, copies)
         found = shortest([self._sample(executor), self._sample(executor)])
         if microbenchmark.forward and not copies:  # the microbenchmark of that operator counts, too

@@ -162,7 +162,7 @@ def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = N
             done = True
         finally:
             text = end()
-            if done:  # behind an error, as an interrupt (Ctrl-C), nobody asks: to read a large graph takes seconds
+            if done:  # after an error, as an interrupt (Ctrl-C), nothing asks: to read a large graph takes seconds
                 _keep(caught, text)
             if around:
                 around[-1].graph = caught.graph or around[-1].graph
@@ -222,7 +222,7 @@ def recorded() -> str:
 
 
 def poison(array: int, byte: int) -> None:
-    """Overwrites the chunk of memory that an array lies in, behind all work that MXNet was given; frees the handle."""
+    """Overwrites the chunk of memory that an array lies in, after all work that MXNet was given; frees the handle."""
     if function(_recorder(), "echo_poison", ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(array, byte):
         raise NativeError("MXNet's engine took no work")
 

@@ -1,6 +1,6 @@
 // Preloaded into a process, counts the bytes of all blocks from posix_memalign that are not freed: the storage of MXNet on
-// the CPU, and what oneDNN allocates beside it. Objects of Python and of the standard library come from elsewhere. Pages
-// of a block that nobody has written to take no memory, and are counted, too: when the block is freed, or asked for.
+// the CPU, and what oneDNN allocates alongside it. Objects of Python and of the standard library come from elsewhere. Pages
+// of a block that nothing has written to take no memory, and are counted, too: when the block is freed, or asked for.
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -121,7 +121,7 @@ EXPORTED std::int64_t echo_written_peak() {
   return peak;
 }
 
-// From now on the peaks are counted anew.
+// From now on the peaks are counted again.
 EXPORTED void echo_allocated_reset() {
   t_inside = true;
   {

@@ -1,7 +1,7 @@
 """Counts the blocks that MXNet and oneDNN allocate, in a process that has a library for it preloaded.
 
-oneDNN's own blocks, such as its scratch memory or what an RNN operator keeps for its gradient, lie beside MXNet's
-storage, and beside every figure that MXNet gives. Both come from ``posix_memalign``, which ``libecho_counter.so``
+oneDNN's own blocks, such as its scratch memory or what an RNN operator keeps for its gradient, lie alongside MXNet's
+storage, and alongside every figure that MXNet gives. Both come from ``posix_memalign``, which ``libecho_counter.so``
 counts where it is preloaded.
 """
 
@@ -20,7 +20,7 @@ _VARIABLE = "LD_PRELOAD"
 
 
 def preloaded(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment variable with which a child process counts, in the place of that of ``environment``.
+    """The environment variable with which a child process counts, instead of that of ``environment``.
 
     Raises:
         NativeError: the library was not built.
@@ -54,13 +54,13 @@ def peak() -> int:
 def written_peak() -> int:
     """The most bytes that were written to at once, since `reset` where that was called; raises what `now` does.
 
-    Pages of 4,096 bytes in a block to which nobody writes before it is freed, or until now, take no memory.
+    Pages of 4,096 bytes in a block to which nothing writes before it is freed, or until now, take no memory.
     """
     return _ask("echo_written_peak")
 
 
 def reset() -> None:
-    """Counts `peak` and `written_peak` anew, from the blocks that are allocated now; raises what `now` does."""
+    """Counts `peak` and `written_peak` again, from the blocks that are allocated now; raises what `now` does."""
     _ask("echo_allocated_reset", None)
 
 

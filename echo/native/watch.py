@@ -85,7 +85,7 @@ class Watch:
 
 
 def told(text: bytes | None) -> str:
-    """The library's text as a string; None stands for an error of MXNet's.
+    """The library's text as a string; None stands for an MXNet error.
 
     Raises:
         FailedError: it is None.

@@ -113,7 +113,7 @@ def _ascend(numbers: Sequence[int]) -> bool:
 
 
 def _check_ranges(graph: Graph, plan: Plan) -> None:
-    """Raises unless the plan's match range stands beside each mark, or at every operator where nothing runs again."""
+    """Raises unless the plan's match range is at each mark, or at every operator if nothing is recomputed."""
     runner, match_range = plan.key.runner, plan.match_range
     offered = {None, *MATCH_RANGES, *([ASSIGNED] if runner != DYNAMIC and plan.applied != "mirror" else [])}
     if match_range not in offered:

@@ -72,8 +72,8 @@ def _best(request: Request, stages: Stages) -> Variant:
 def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
     """Yields trials of the bases, the one with the most fused operators first.
 
-    It stops after the first that needs little enough memory; if none does, a trial of the user's own graph comes last.
-    A base whose planning fails is left out, and so is one that is larger or slower than the user's own graph.
+    It stops after the first that needs little enough memory; if none does, a trial of the original graph comes last.
+    A base whose planning fails is left out, and so is one that is larger or slower than the original graph.
     """
     fused, has_plan = Fused(request.graph), False
     rejected: Variant | None = None
@@ -106,7 +106,7 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
 def _with_its_part(request: Request, count: int) -> Request:
     """The request with the time of one of ``count`` things to do.
 
-    These are other bases, the user's own graph, which keeps budgets that no other keeps, and gets the time of two at
+    These are other bases, the original graph, which keeps budgets that no other keeps, and gets the time of two at
     least, and the search for the fewest bytes.
     """
     return request if request.options.memory_budget is None else replace(request, deadline=request.deadline.part(count))
@@ -115,7 +115,7 @@ def _with_its_part(request: Request, count: int) -> Request:
 def _trial_of_users_graph(
     request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Variant | None
 ) -> Variant | None:
-    """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``).
+    """A trial of the original graph; None where that fails although another graph has a plan (``has_plan``).
 
     The user's user_constraints may be possible with fused operators alone: then the first rejected base, if there is
     one.

@@ -92,7 +92,7 @@ def too_large(framework: Framework) -> dict[tuple[str, str], str]:
     }
 
 
-# The bytes that fused operators draw as they run, beside all that is planned.
+# The bytes that fused operators draw as they run, alongside all that is planned.
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ class FusionProfitability:
 def _of_most_bytes(view: View, fusion: Fusion, types: Types) -> Sample:
     """The sample of a fusion, with as many rows as keep the arrays of both forms and their gradients small enough.
 
-    Weights do not get smaller with the rows, and do not count: with a few rows beside them nothing could be compared.
+    Weights do not get smaller with the rows, and do not count: with a few rows alongside them nothing could be
+    compared.
     """
     letter = _ROWS[fusion.pattern]
     names = {name for text in fusion.shapes.values() for name in _names(text)}

@@ -35,7 +35,7 @@ from echo.plans.decisions import MissedFusion, Note
 from echo.plans.plan import Plan
 from echo.system.terminal import MB
 
-# Masks of one bit an element, in the place of MXNet's numbers: less memory, and a little more time.
+# Masks of one bit an element, instead of MXNet's numbers: less memory, and a little more time.
 
 
 @dataclass(frozen=True)

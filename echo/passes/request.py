@@ -29,7 +29,7 @@ class Facts(Protocol):
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN; ``cudnn``: those of convolutions
-    are cuDNN's, and never added to an array; ``fuses``: MXNet fuses pointwise operators of the user's own graph, and of
+    are cuDNN's, and never added to an array; ``fuses``: MXNet fuses pointwise operators of the original graph, and of
     no other. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes that are there
     all the time, by kind; ``workspace_slots`` counts what they draw workspaces from. ``key`` is the key of
     the plan, ``family`` a text that is equal for graphs that train the same weights. ``why_no_fusion`` says why no

@@ -1,4 +1,4 @@
-"""The passes behind the choice: it is written into the symbol, confirmed by MXNet's planner, and explained."""
+"""The passes after the choice: it is written into the symbol, confirmed by MXNet's planner, and explained."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
 class Confirmed:
     """``planned_bytes``: MXNet's own figure for the graph to bind. ``accepted``: the rewritten graph is bound.
 
-    Operators that run again keep ``layout_copy_bytes`` beside that. ``reason`` says why the rewritten graph is not
+    Operators that run again keep ``layout_copy_bytes`` alongside that. ``reason`` says why the rewritten graph is not
     bound.
     """
 
@@ -166,7 +166,7 @@ def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
 def _too_dear(
     request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, overhead: CostModel
 ) -> str:
-    """Why the time of recomputation is too much for the bytes that it saves of the user's own graph, as measured."""
+    """Why the time of recomputation is too much for the bytes that it saves of the original graph, as measured."""
     options = request.options
     asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute or options.policy != SEARCH
     cost = selection.seconds / overhead.step_seconds if overhead.step_seconds else 0.0
@@ -178,7 +178,7 @@ def _too_dear(
 
 
 def _kept(training: TrainingGraph, marks: Iterable[Mark]) -> int:
-    """The bytes that all copies of the marked nodes keep beside planned memory."""
+    """The bytes that all copies of the marked nodes keep alongside planned memory."""
     copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
     # a node that MXNet merges into an equal one is not counted: that one is
     return sum(node.kept * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None)

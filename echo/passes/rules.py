@@ -1,4 +1,4 @@
-"""The thresholds by which one graph is preferred to another, each with the measurement behind it."""
+"""The thresholds by which one graph is preferred to another, each with the measurement after it."""
 
 from __future__ import annotations
 

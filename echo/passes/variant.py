@@ -40,7 +40,7 @@ class Planned(NamedTuple):
 class Variant:
     """One graph for the user's model, with its plan; exactly one of ``planned`` and ``missed`` is there.
 
-    ``stock`` is the memory of the user's own graph, None where nothing is fused: then the plan has it.
+    ``stock`` is the memory of the original graph, None where nothing is fused: then the plan has it.
     """
 
     fused: Fused
@@ -62,7 +62,7 @@ class Variant:
 
     @property
     def is_larger(self) -> bool:
-        """Whether the plan needs more bytes than the user's own graph."""
+        """Whether the plan needs more bytes than the original graph."""
         return self.planned is not None and self.stock is not None and self._total > self.stock.total
 
     @property
@@ -75,7 +75,7 @@ class Variant:
     def why_slower(self, request: Request) -> str:
         """Returns why the graph is not taken because of its measured time, or "" if it is fast enough or not measured.
 
-        It may take longer than the user's own graph by the bound ``max_overhead``, if it saves `RULES.gain` of the
+        It may take longer than the original graph by the bound ``max_overhead``, if it saves `RULES.gain` of the
         bytes. Whoever asks for a budget or for memory first, or has no bound, gets the graph whatever it takes.
         """
         options, bound = request.options, request.options.overhead_bound
@@ -182,7 +182,7 @@ class Proposal(Protocol):
 
 
 class Refinement(Protocol):
-    """A pass that offers another graph in the place of the chosen one.
+    """A pass that offers another graph instead of the chosen one.
 
     ``label`` says in messages what it puts in. ``keeps_budgets``: it may keep a budget that no plan keeps without it.
     """
@@ -244,7 +244,7 @@ def _verdict(trial: Variant, is_chosen: bool, reason: str) -> str:
 def inside(request: Request, fused: Fused, stock: Memory) -> Request:
     """The request for the graph with fused operators; ``stock`` is the memory of the user's own.
 
-    A budget that is a fraction means a fraction of what the user's own graph holds.
+    A budget that is a fraction means a fraction of what the original graph holds.
 
     Raises:
         GraphError: MXNet finds other arguments in it than in the user's graph, or in another order.
@@ -261,7 +261,7 @@ def inside(request: Request, fused: Fused, stock: Memory) -> Request:
 
 
 def stock_memory(request: Request, fused: Fused) -> Memory:
-    """The memory of the user's own graph, with the bytes that its operators hold beyond planned memory."""
+    """The memory of the original graph, with the bytes that its operators hold beyond planned memory."""
     framework = request.framework
     if request.details:
         training = framework.differentiate()
@@ -272,9 +272,9 @@ def stock_memory(request: Request, fused: Fused) -> Memory:
 
 
 def _stock_seconds(request: Request) -> float | None:
-    """The predicted seconds of a step of the user's own graph, of which operators are measured that are not known yet.
+    """The predicted seconds of a step of the original graph, of which operators are measured that are not known yet.
 
-    None where too little of it could be measured, or that would be dear: of all buckets of a model whose plans nobody
+    None where too little of it could be measured, or that would be dear: of all buckets of a model whose plans nothing
     reads, only the first is looked at.
     """
     if not request.details and request.warm_start is not None:

@@ -16,7 +16,7 @@ from echo.system.files import shortened
 # The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes.
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
-KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.inplace`)
+KEPT = "plain copies of maps"  # what operators that run again keep alongside their arrays (`echo.estimators.inplace`)
 WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.footprint`)
 STASH, RECOMPUTE = "stash", "recompute"
 _MOST_REASONS = 3
@@ -107,12 +107,12 @@ class Memory:
 
     @property
     def kept(self) -> int:
-        """The bytes that operators that run again keep beside planned memory (`KEPT`)."""
+        """The bytes that operators that run again keep alongside planned memory (`KEPT`)."""
         return self.static.get(KEPT, 0)
 
     @property
     def chosen(self) -> int:
-        """The bytes that depend on the plan: planned memory, and what operators keep beside it."""
+        """The bytes that depend on the plan: planned memory, and what operators keep alongside it."""
         return self.planned + self.kept
 
     @property
@@ -221,8 +221,8 @@ def mark(
     """The graph in which these outputs of these nodes are marked as recomputed.
 
     ``splits`` are backward nodes, counted from 0, at which another copy of a node begins; by default all of them read
-    the same copy. A match range is written beside each mark, or into every node where nothing is recomputed; ``static``
-    says that a CachedOp with static_alloc runs the graph.
+    the same copy. A match range is written alongside each mark, or into every node where nothing is recomputed;
+    ``static`` says that a CachedOp with static_alloc runs the graph.
     """
     if not hook:
         return graph.with_attrs({number: {MIRROR_ATTRIBUTE: "True"} for number in outputs})

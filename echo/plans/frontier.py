@@ -69,7 +69,7 @@ class Frontier:
             sizes = (megabytes(row[name]) for name in ("budget", "total", "planned"))
             times = f"{100 * (row['time'] - 1):+.1f} %", f"+{100 * row['overhead']:.1f} %"
             table.add_row(*sizes, *times, str(row["recomputed_nodes"]))
-        for plan in self.plans[:1]:  # each has the bytes of the user's own graph
+        for plan in self.plans[:1]:  # each has the bytes of the original graph
             sizes = (megabytes(size) for size in (plan.before.total, plan.before.planned))
             table.add_row("without echo", *sizes, "+0.0 %", "+0.0 %", "0")
         return text_of([table], 100)
@@ -91,7 +91,7 @@ def _smallest(plan: Callable[[int], Plan]) -> tuple[int, Plan]:
 
 
 def frontier(plan: Callable[[int], Plan], budgets: int) -> Frontier:
-    """Plans with ``budgets`` budgets in equal ratios, from the least that can be reached to what the stock graph holds.
+    """Plans with ``budgets`` budgets in equal ratios, from the least that can be reached to the original graph's bytes.
 
     ``plan`` makes the plan for a budget. Points that need more memory and more time than another are left out.
     """

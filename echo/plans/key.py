@@ -1,7 +1,7 @@
 """The key of a plan: the graph that it is made for, the arrays that it is bound with, and the runner.
 
 Two keys are equal where a plan for one is a plan for the other, in any process. Names do not count: Gluon and MXNet
-number them anew in each process, and nothing that is planned depends on them. Nor do attributes of variables (initial
+number them again in each process, and nothing that is planned depends on them. Nor do attributes of variables (initial
 values, learning rates, shapes that were not known yet): of a variable, only the array that it is bound to counts.
 """
 

@@ -50,7 +50,7 @@ class Options:
         operators that may be slower than cuDNN and cuBLAS replace MXNet's only if both forms were timed there and the
         fused one is not slower. "memory" fuses in
         these cases too, as a memory budget does, and also fuses cells that amplify each rounding.
-    strict: raise where echo would otherwise warn and hand the user's own graph back.
+    strict: raise where echo would otherwise warn and hand the original graph back.
     optimizer_states: copies of the weights that the optimizer keeps (0 for SGD, 1 with momentum, 2 for Adam): they
         count in a budget.
     exact: outputs and gradients keep every bit; nothing is fused. By default, last bits may change within the tolerance
@@ -60,9 +60,9 @@ class Options:
         depend on the clock.
     plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. Each bind
         gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
-    verify: before the first training step after a bind, that step also runs as the user's own graph, in the memory that
+    verify: before the first training step after a bind, that step also runs as the original graph, in the memory that
         it needs without echo; where outputs, gradients, auxiliary states or random numbers differ, a warning names a
-        folder with a report, and the user's own graph runs from then on.
+        folder with a report, and the original graph runs from then on.
     """
 
     policy: str | PolicyFunction = SEARCH
@@ -225,7 +225,7 @@ def _check_seconds(value: float | None) -> None:
 
 
 def budget_bytes(value: int | float | str, stock: int) -> int:
-    """A memory budget in bytes; ``stock`` is what the user's own graph holds.
+    """A memory budget in bytes; ``stock`` is what the original graph holds.
 
     Raises:
         OptionError: the value is no size, or neither a fraction nor whole bytes.

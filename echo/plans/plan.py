@@ -37,7 +37,7 @@ from echo.system.threads import Lock
 
 
 class StepTime(NamedTuple):
-    """Predicted seconds of a step: ``before``, of the user's own graph, and ``after``, of the one that is bound.
+    """Predicted seconds of a step: ``before``, of the original graph, and ``after``, of the one that is bound.
 
     Both are sums of seconds of single operators on the user's device, measured where that is possible.
     """
@@ -59,7 +59,7 @@ class StepTime(NamedTuple):
 # The plan: which feature maps are stashed or recomputed, why, and the bytes and seconds of the result.
 
 FORMAT = "echo-plan-8"
-_LEAST_SAID = 1 << 19  # bytes, of what a summary names beside planned memory
+_LEAST_SAID = 1 << 19  # bytes, of what a summary names alongside planned memory
 APPLIED = ("hook", "mirror", "none")
 _FIELD_TYPES = {
     "step_seconds": decisions.REAL, "overhead_seconds": decisions.REAL, "recomputed_nodes": decisions.NUMBER,
@@ -74,7 +74,7 @@ class Plan:
     ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
     instead). ``step_seconds`` is the predicted time of a step of the graph that is bound, with its fused operators, if
     nothing were recomputed, ``overhead_seconds`` what recomputation adds, and ``stock_seconds`` the predicted time of a
-    step of the user's own graph, None where that was not looked at (another bucket of a model, in transparent mode).
+    step of the original graph, None where that was not looked at (another bucket of a model, in transparent mode).
     ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
     native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``key`` is the
     key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused operators take, each with the
@@ -136,7 +136,7 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the user's own graph is bound as it is."""
+        """Whether the original graph is bound as it is."""
         return self.applied == "none"
 
     @property
@@ -168,7 +168,7 @@ class Plan:
         """One line: "334 MB -> 142 MB planned (-57 %), +4.0 % time, 812 feature maps recomputed".
 
         With fused operators: "..., -71.5 % time (recomputation +3.1 %), ...", or "..., recomputation +3.1 % time, ..."
-        where the time of the user's own graph is not known.
+        where the time of the original graph is not known.
         """
         before, after = self.before.planned, self.after.planned
         hidden = self.before.static.get(HIDDEN, 0)
@@ -207,7 +207,7 @@ class Plan:
     def residuals(self) -> tuple[str, ...]:
         """The feature maps that wait for the backward pass, a line each, the largest first.
 
-        The lines are like those of JAX's ``print_saved_residuals``, with bytes in the place of shapes.
+        The lines are like those of JAX's ``print_saved_residuals``, with bytes instead of shapes.
         """
         stashed = sorted((map_ for map_ in self.decisions if map_.action == STASH), key=lambda map_: -map_.bytes)
         return tuple(

@@ -69,7 +69,7 @@ class Echo:
 
 
 def _largest_map(problem: Problem) -> int:
-    # a gradient always needs room for one map beside the stash: recomputing a single one costs nothing extra
+    # a gradient always needs room for one map alongside the stash: recomputing a single one costs nothing extra
     return max((problem.training.type_of(e[0]).bytes for e in problem.candidates.values()), default=0)
 
 

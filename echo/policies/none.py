@@ -1,4 +1,4 @@
-"""The stock graph: nothing runs again."""
+"""The original graph: nothing runs again."""
 
 from __future__ import annotations
 

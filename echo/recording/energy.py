@@ -87,7 +87,7 @@ class Gpus:
 
 
 class Polled:
-    """The energy behind a power that is looked at again and again, by a thread of its own.
+    """The energy after a power that is looked at again and again, by a thread of its own.
 
     Args:
         watts: the power now; what it raises ends the looking, and the energy is not known from then on.
@@ -130,7 +130,7 @@ class Polled:
 # The energy of the processors' packages, by RAPL as Linux shows it.
 
 FOLDER = Path("/sys/class/powercap")
-_PACKAGE = re.compile(r"intel-rapl:\d+")  # AMD's processors, too; parts of packages have another number behind it
+_PACKAGE = re.compile(r"intel-rapl:\d+")  # AMD's processors, too; parts of packages have another number after it
 _ALLOW = "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
 
 
@@ -160,7 +160,7 @@ class Rapl:
         try:
             for number, (path, most) in enumerate(self._zones):
                 now = _number(path)
-                self._microjoules += (now - self._last[number]) % (most + 1)  # it begins anew at its end
+                self._microjoules += (now - self._last[number]) % (most + 1)  # it begins again at its end
                 self._last[number] = now
         except (OSError, ValueError):
             return None

@@ -63,7 +63,7 @@ class RowFile:
     """A CSV file of rows: a line of `COLUMNS`, then a line a row, each on the disk when `add` returns.
 
     Unless it is to be replaced, a file that is there already is another process's: this one then writes
-    ``NAME-PROCESS.csv`` beside it.
+    ``NAME-PROCESS.csv`` alongside it.
 
     Raises:
         OSError: it cannot be written.

@@ -285,7 +285,7 @@ def segment(drawn: Segment) -> Spec:
     rows = [_operator(operator) for operator in drawn.operators]
     lines = [{**{axis: rows[a][axis] for axis in "xy"}, "x2": rows[b]["x"], "y2": rows[b]["y"]} for a, b in drawn.edges]
     widest = max(Counter(operator.rank for operator in drawn.operators).values())
-    # the names stand right of the points, and need as much room behind the last one
+    # the names stand right of the points, and need as much room after the last one
     x = {
         "field": "x", "type": "quantitative", "axis": None,
         "scale": {"domain": [0.5 / widest, 1 + 0.5 / widest], "nice": False},

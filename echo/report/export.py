@@ -161,7 +161,7 @@ def _segment(device: int, usage: Usage) -> dict[str, Any]:
 # operators.
 
 DECISION, BYTES, REASON, FUSED, MISSED = "echo", "echo_bytes", "echo_reason", "echo_fused", "echo_not_fused"
-NOTHING = "nothing"  # in the place of a decision
+NOTHING = "nothing"  # instead of a decision
 
 
 def annotated(symbol: Mapping[str, Any], plan: Plan) -> dict[str, Any]:

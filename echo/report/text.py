@@ -20,7 +20,7 @@ _LEAST_TOLD = 0.001  # of a step of stock MXNet: less is noise of the prediction
 def more_memory(profile: Profiled) -> str:
     """The fastest plan that takes at most a tenth more memory than the profile's, against it; empty without a frontier.
 
-    Times are predicted, and against a step of the user's own graph.
+    Times are predicted, and against a step of the original graph.
     """
     if not profile.frontier:
         return ""

@@ -61,10 +61,10 @@ def layer_of(tensor: Tensor) -> str:
 class Usage:
     """The memory of a graph in one training step.
 
-    ``planned`` is the total of MXNet's own memory planner in bytes, ``beside`` the bytes that the plan knows of beside
-    it and beside the arrays that the executor is given, by kind. ``steps`` are the names of the operators in the order
-    in which they run, the first ``forward_steps`` of which are the forward pass. ``measured`` are the bytes by which a
-    real step grew what was watched (`echo.runtime.profile`), by what was watched.
+    ``planned`` is the total of MXNet's own memory planner in bytes, ``beside`` the bytes that the plan knows of
+    alongside it and alongside the arrays that the executor is given, by kind. ``steps`` are the names of the operators
+    in the order in which they run, the first ``forward_steps`` of which are the forward pass. ``measured`` are the
+    bytes by which a real step grew what was watched (`echo.runtime.profile`), by what was watched.
     """
 
     planned: int
@@ -249,7 +249,7 @@ def usage(
         training: the graph that runs.
         planned: bytes of MXNet's memory planner for it.
         given: arrays that the executor is given: name, kind, bytes.
-        beside: bytes beside both, by kind.
+        alongside: bytes alongside both, by kind.
     """
     operators = [number for number, node in enumerate(training.nodes) if node.op != VARIABLE]
     step_of = {number: step for step, number in enumerate(operators)}

@@ -89,7 +89,7 @@ class Applied:
 
     @cached_property
     def fuses(self) -> bool:
-        """Whether operators are fused, into kernels of echo's or into an operator of MXNet's, as one large product."""
+        """Whether operators are fused, into kernels of echo's or into an MXNet operator, as one large product."""
         return self.base != self.user
 
     @cached_property
@@ -147,7 +147,7 @@ class Pool:
         return sum(self._match(requested)[1])
 
     def share(self, requested: Sequence[int]) -> Pool:
-        """Adds the chunks that a bind requests beside the pool, and returns the pool of the new executor."""
+        """Adds the chunks that a bind requests alongside the pool, and returns the pool of the new executor."""
         reused, new = self._match(requested)
         self.chunks += new
         return Pool(reused + new)

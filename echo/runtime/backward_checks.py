@@ -1,4 +1,4 @@
-"""What is checked when a backward pass runs: modes, and arrays that nobody may have written to."""
+"""What is checked when a backward pass runs: modes, and arrays that must not have been written to."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _guarded(original: Callable[..., int]) -> Callable[..., int]:
 
 
 def _noted(head: int) -> list[str]:
-    """The operators that were noted of the passes behind a head; none where it has no recorded graph."""
+    """The operators that were noted of the passes after a head; none where it has no recorded graph."""
     handle = SymbolHandle()
     if _LIB.MXAutogradGetSymbol(NDArrayHandle(head), ctypes.byref(handle)):
         return []  # MXNet's own function says what is wrong
@@ -134,7 +134,7 @@ def watch_of_all(names: Sequence[str], mode: bool) -> InputWatch | None:
     """The watch of all these inputs of a graph whose forward pass, in this mode, backward may have to repeat.
 
     Backward seldom repeats a training pass, which is not to take longer for it. Inference passes get digests, since
-    oneDNN writes weights anew there.
+    oneDNN writes weights again there.
     """
     why = f"backward in another mode than forward repeats the forward pass: {MIXTURE}. Write it behind backward"
     return _input_watch(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
@@ -153,7 +153,7 @@ def refuse_changed(record: watch.Record | None) -> None:
 
 
 def refuse_changed_behind(count: int, heads: Any, num_variables: int, variables: Any) -> None:
-    """As `refuse_changed`, for all passes that MXNet recorded behind the heads of a ``MXAutogradBackwardEx``."""
+    """As `refuse_changed`, for all passes that MXNet recorded after the heads of a ``MXAutogradBackwardEx``."""
     library = _library()
     if library is not None:
         with _mxnets_error():

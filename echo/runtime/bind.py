@@ -1,4 +1,4 @@
-"""Binds of symbols: in the place of MXNet's own, and again for other shapes."""
+"""Binds of symbols: instead of MXNet's own, and again for other shapes."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _plan(
 def inside_operator() -> bool:
     """Whether this thread is one that MXNet started, to run a Custom operator.
 
-    Nothing may be planned there: planning runs operators, which may wait for those behind the Custom operator, and it
+    Nothing may be planned there: planning runs operators, which may wait for those after the Custom operator, and it
     holds a lock, for which the Custom operator would wait.
     """
     return isinstance(threading.current_thread(), threading._DummyThread)

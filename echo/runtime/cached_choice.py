@@ -32,7 +32,7 @@ def _unfused(kind: Any) -> Any:
     return UnfusedCachedOp
 
 
-# Only CUDA builds of MXNet fuse. Another copy of echo may have put a function in the place of the class: this copy then
+# Only CUDA builds of MXNet fuse. Another copy of echo may have put a function instead of the class: this copy then
 # refuses to plan.
 _IS_NEEDED = isinstance(StockCachedOp, type) and mx.runtime.Features().is_enabled("CUDA")
 UnfusedCachedOp = _unfused(StockCachedOp) if _IS_NEEDED else StockCachedOp

@@ -1,4 +1,4 @@
-"""Gluon: the CachedOp behind a hybridized block, planned when it is first called for training.
+"""Gluon: the CachedOp after a hybridized block, planned when it is first called for training.
 
 A block creates its CachedOp as ``mxnet.ndarray.CachedOp(symbol, flags)`` and never looks inside. `PlannedCachedOp`
 stands in for it: it starts with MXNet's own, plans at the first recorded call for the shapes at hand, and goes on with
@@ -133,7 +133,7 @@ class PlannedCachedOp:
         return outputs, ran
 
     def _write_own_lines(self, args: Sequence[Any]) -> None:
-        """Has MXNet write the lines on storage types of the user's own graph, and none in backward passes."""
+        """Has MXNet write the lines on storage types of the original graph, and none in backward passes."""
         binding = binding_of_call(self._symbol, args)
         bind_without_memory(self._symbol, binding, args[0].context, quiet=False)
         quiet_backward()
@@ -143,7 +143,7 @@ class PlannedCachedOp:
     ) -> Ran:
         """As `first_bindable`; the choice that comes to run is that of the signature from now on.
 
-        Where that one cannot run in the mode of this call, the user's own graph runs, and the choice waits.
+        Where that one cannot run in the mode of this call, the original graph runs, and the choice waits.
         """
         second = STOCK
 
@@ -161,14 +161,14 @@ class PlannedCachedOp:
         return result, ran
 
     def _unfused(self, choice: CachedChoice, signature: Signature, args: Sequence[Any]) -> CachedChoice:
-        """The plan without fused operators; the user's own graph where it had none, or where the user gave the plan."""
+        """The plan without fused operators; the original graph where it had none, or where the user gave the plan."""
         if not choice.fuses or self._options is None or self._options.plans:
             return STOCK
         with own_binds():
             return _Planning(self, args, replace(self._options, fuse=False)).search().choice
 
     def _now(self, choice: CachedChoice) -> CachedChoice:
-        """The choice, if it computes in the mode of this call what the user asks for; else the user's own graph."""
+        """The choice, if it computes in the mode of this call what the user asks for; else the original graph."""
         shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
         at_odds = choice.in_training and not autograd.is_training()
         return STOCK if shows_all or at_odds else choice

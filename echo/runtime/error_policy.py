@@ -60,7 +60,7 @@ class RaiseUnmetRequests:
 
     @property
     def later(self) -> ErrorPolicy:
-        """This policy, with the nearest plan in the place of an error about an unmet request."""
+        """This policy, with the nearest plan instead of an error about an unmet request."""
         return replace(self, nearest=True)
 
     def warn(self, text: str) -> None:
@@ -83,10 +83,10 @@ class RaiseUnmetRequests:
 
 @dataclass(frozen=True)
 class NeverStopTraining:
-    """``ECHO=1``: an unmet request gets the nearest plan, any other error one warning and the stock graph.
+    """``ECHO=1``: an unmet request gets the nearest plan, any other error one warning and the original graph.
 
     An error is warned of once for each text. Under ``strict`` echo's own errors raise at once, others once the
-    user's own graph ran; where that fails too, its error raises.
+    the original graph ran; where that fails too, its error raises.
     """
 
     options: Options
@@ -157,11 +157,11 @@ def first_bindable(
     """Tries three choices with ``run``, in this order, and returns the first result, with the choice that gave it.
 
     They are the given one; the one without fused operators, which ``unfused`` returns (``stock`` where there is none);
-    and ``stock``, the user's own graph. A warning says what was ``done`` with which of them ("bound", "runs"), and why
+    and ``stock``, the original graph. A warning says what was ``done`` with which of them ("bound", "runs"), and why
     the given one was not: that error alone is told.
 
     Raises:
-        MXNetError: the user's own graph cannot run like this either; or, under ``strict``, the given choice cannot.
+        MXNetError: the original graph cannot run like this either; or, under ``strict``, the given choice cannot.
     """
     if choice is stock:
         return run(stock), stock

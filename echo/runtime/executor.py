@@ -1,7 +1,7 @@
 """The executor of a symbol that was bound with a plan: in every respect as MXNet's own.
 
 Monitors see no clones. ``reshape`` plans again for shapes that outgrow those of the plan. And where backward runs in
-another mode than forward did, as after an inference forward pass, the user's own graph takes the backward pass.
+another mode than forward did, as after an inference forward pass, the original graph takes the backward pass.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     """An executor with a plan. It is made of a bound one, by `planned_executor`."""
 
     _applied: Applied
-    _pool: Pool | None = None  # once somebody shares it
-    _leader: Leader | None = None  # once somebody follows it
+    _pool: Pool | None = None  # once another executor shares it
+    _leader: Leader | None = None  # once another bind follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
     _stock: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
@@ -116,7 +116,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
         Raises:
             ChangedInputError: an argument that is read again was written since the forward pass.
-            UnsupportedError: an inference backward pass behind a training forward pass with random numbers.
+            UnsupportedError: an inference backward pass after a training forward pass with random numbers.
         """
         if self._runs_stock:
             self._stock_executor().backward(out_grads, is_train)

@@ -1,4 +1,4 @@
-"""Functions and classes of MXNet's in whose place echo puts its own, and the policy of transparent mode."""
+"""Functions and MXNet's classes in whose place echo puts its own, and the policy of transparent mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echo.system.threads import Lock
 
 
 class Patches:
-    """Replaces attributes of MXNet's; what a stand-in stands for is its ``__wrapped__``. Thread-safe.
+    """Replaces MXNet's attributes; what a stand-in stands for is its ``__wrapped__``. Thread-safe.
 
     ``policy`` is the one with which every CachedOp, and every symbol that is bound, is planned; None where transparent
     mode is off. Stand-ins ask for it, since one that other people have wrapped cannot be taken out any more.
@@ -30,7 +30,7 @@ class Patches:
         return before
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Puts ``make(current)`` in the place of the current attribute, unless that is a stand-in already."""
+        """Puts ``make(current)`` instead of the current attribute, unless that is a stand-in already."""
         with self.lock.held():
             current = getattr(owner, name)
             if current not in self._ours:
@@ -39,7 +39,7 @@ class Patches:
                 setattr(owner, name, stand_in)
 
     def put_for_good(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Puts ``make(current)`` in the place of the current attribute, once: it is never taken out."""
+        """Puts ``make(current)`` instead of the current attribute, once: it is never taken out."""
         with self.lock.held():
             if name not in self._for_good:
                 self._for_good.add(name)

@@ -44,7 +44,7 @@ from echo.system.process import reset_peak, resident, trim
 
 _LIMIT = 600.0  # seconds for one graph
 _STEPS = 2  # the first one may allocate more, the second shows what stays
-# isolated Python, which has no PYTHONPATH: what this process has on its path follows behind Python's own modules
+# isolated Python, which has no PYTHONPATH: what this process has on its path follows after Python's own modules
 _START = """
 import json, sys
 site = (number for number, folder in enumerate(sys.path) if folder.endswith(("site-packages", "dist-packages")))
@@ -62,8 +62,8 @@ def measured(
 ) -> dict[str, int]:
     """Bytes by which a bind and two training steps grow `PROCESS`, `STORAGE` and, on a GPU, `DEVICE`.
 
-    On a CPU also `BLOCKS`, what operators draw and oneDNN allocates beside MXNet's storage; `GRAPH`, what the bind
-    takes beside the arrays; and `UNWRITTEN`, by how much less is written to at once than is allocated at once, which
+    On a CPU also `BLOCKS`, what operators draw and oneDNN allocates alongside MXNet's storage; `GRAPH`, what the bind
+    takes alongside the arrays; and `UNWRITTEN`, by how much less is written to at once than is allocated at once, which
     takes no memory. All three are only there where the library is built that counts blocks (`echo.native.counter`).
 
     Args:
@@ -134,7 +134,7 @@ def _grow(folder: Path) -> dict[str, int]:
 
 
 def _blocks() -> tuple[int, int]:
-    """The bytes of the blocks that are allocated, and of those that nobody wrote to; 0 where they are not counted."""
+    """The bytes of the blocks that are allocated, and of those that nothing wrote to; 0 where they are not counted."""
     if not counter.counting():
         return 0, 0
     counter.reset()  # so that the peaks are now
@@ -197,7 +197,7 @@ def main(folder: Path) -> int:
 
 # `echo.profile`: the memory of a model's training step, from MXNet's own training graphs.
 
-COMPARED = (PLANNED, MIRROR)  # what a profile may set beside the user's own graph
+COMPARED = (PLANNED, MIRROR)  # what a profile may set alongside the original graph
 
 
 def profile(
@@ -257,7 +257,7 @@ def _checked(compare: Iterable[str]) -> tuple[str, ...]:
 
 
 def _usage(session: MxnetFramework, training: TrainingGraph, memory: Memory) -> Usage:
-    """``memory`` has the bytes that were planned; kinds of it that no array of the bind has are beside the arrays."""
+    """``memory`` has the planned bytes; kinds that no array of the bind has are counted in addition to the arrays."""
     beside = {kind: size for kind, size in memory.static.items() if kind not in session.static}
     return usage(training, memory.planned, session.arrays(), beside)
 

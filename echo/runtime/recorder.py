@@ -53,7 +53,7 @@ class StorageCounter:
         except EchoError as error:
             raise LookupError(f"MXNet's storage: {error}") from error
         if watch():
-            raise LookupError("MXNet's storage: somebody else counts it")
+            raise LookupError("MXNet's storage: another counter is active")
 
     def most(self) -> int:
         """The most bytes of arrays alive at once since the last call: on GPUs; where none is, in host memory."""
@@ -104,7 +104,7 @@ class Meters:
         )
 
     def close(self) -> None:
-        """Ends all that runs beside the training."""
+        """Ends all that runs alongside the training."""
         if self._storage is not None:
             self._storage.close()
         if self._gpus is not None:
@@ -153,7 +153,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
         estimator.fit(data, epochs=3, event_handlers=[Recorder("run.csv")])
 
     At the end of each window MXNet is waited for, so that its time and its energy are those of its steps. Rows are
-    written as they come: a training that is interrupted keeps them. At its end, `close` writes sums beside them, as
+    written as they come: a training that is interrupted keeps them. At its end, `close` writes sums alongside them, as
     ``run.json``.
 
     Args:
@@ -168,7 +168,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
         OSError: the file cannot be written.
     """
 
-    priority = -1500  # of the Estimator's handlers: behind the update of the weights, before an evaluation
+    priority = -1500  # of the Estimator's handlers: after the update of the weights, before an evaluation
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
         }
 
     def close(self) -> None:
-        """Ends the recording, and writes the sums beside the file of the rows. The second time it does nothing."""
+        """Ends the recording, and writes the sums alongside the file of the rows. The second time it does nothing."""
         if not self._open or os.getpid() != self._process:
             return
         self._add(self._windows.close())

@@ -19,7 +19,7 @@ from echo.plans.decisions import HIDDEN
 from echo.plans.plan import Plan
 from echo.system.terminal import size_text
 
-# A difference that ``verify`` finds between the results of a plan's graph and of the user's own graph.
+# A difference that ``verify`` finds between the results of a plan's graph and of the original graph.
 
 Array = Any  # of numpy
 
@@ -42,14 +42,14 @@ class Difference:
         return f"{self.name} by {self.off:.1e} of its largest element"
 
 
-# ``verify``: how much of MXNet's storage a graph holds in a step, against the user's own graph.
+# ``verify``: how much of MXNet's storage a graph holds in a step, against the original graph.
 #
 # The storage is what the memory counter of MXNet's profiler shows: arrays, and all that operators allocate as they
 # run. The counter does not see the bytes that oneDNN's RNN operator keeps by itself. A plan that fuses such an
 # operator keeps them in arrays, so the bytes that it knows of (`echo.plans.decisions.HIDDEN`) are added to the user's
 # side.
 
-TOLERANCE = 1.01  # times what the user's own graph holds
+TOLERANCE = 1.01  # times what the original graph holds
 # Which operators the engine's threads run at once differs from run to run, and in a small graph every array is more
 # than 1 %: differences below this are not counted.
 LEAST = 2**20
@@ -70,8 +70,8 @@ class StorageRegression(Difference):
 class StepPair:
     """A step of the user's graph (``stock``) and one of the ``planned`` graph; both allocate and free all they hold.
 
-    ``hidden`` are bytes that the user's operators hold beside MXNet's storage, None where they are unknown and storage
-    cannot be compared. ``told`` is the result in words, for the log.
+    ``hidden`` are bytes that the user's operators hold alongside MXNet's storage, None where they are unknown and
+    storage cannot be compared. ``told`` is the result in words, for the log.
     """
 
     stock: Callable[[], Any]
@@ -125,7 +125,7 @@ def peak_storage(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
     scratch = mx.nd.zeros(1, ctx)
     mx.nd.waitall()
     if begin(ctx.device_typeid, ctx.device_id):
-        raise NativeError("somebody else counts MXNet's storage")
+        raise NativeError("another counter of MXNet's storage is active")
     try:
         result = run()
         _wait_for_all_to_be_freed(alive, scratch)
@@ -149,7 +149,7 @@ def _wait_for_all_to_be_freed(alive: Callable[[], int], scratch: mx.nd.NDArray) 
 
 
 def beside_storage(plan: Plan | None, ctx: mx.Context) -> int | None:
-    """Bytes that the user's operators hold beside MXNet's storage, as far as a plan knows; None where there is no plan.
+    """Bytes that the user's operators hold outside of MXNet's storage, as far as a plan knows; None without a plan.
 
     That is what oneDNN keeps of RNN operators on a CPU; cuDNN and MXNet's own RNN keep it in MXNet's storage.
     """

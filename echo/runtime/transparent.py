@@ -62,7 +62,7 @@ def enable(options: Options) -> Enabled:
 
 
 def disable() -> None:
-    """Puts the binds from before back, unless somebody wrapped them since: then echo only stops planning."""
+    """Puts the binds from before back, unless another library wrapped them since: then echo only stops planning."""
     _switch(None)
 
 
@@ -86,7 +86,7 @@ def _put_or_take_out(owner: Any, name: str, make: Callable[[Any], Callable[..., 
 
 
 def _wrapped(describe: Callable[..., bind_request.BindRequest], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes the place of a bind of MXNet's. Inside of another wrapper of echo's it passes binds through."""
+    """Takes the place of an MXNet bind. Inside of another wrapper of echo's it passes binds through."""
 
     @functools.wraps(original)
     def wrapper(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:

@@ -1,4 +1,4 @@
-"""``verify``: whether a bound graph computes what the user's own graph does, asked before its first training step.
+"""``verify``: whether a bound graph computes what the original graph does, asked before its first training step.
 
 Where it does not, one warning says so and names a folder with everything that a report needs; from then on the user's
 own graph runs. Under ``strict`` that is an error.
@@ -43,7 +43,7 @@ class Verifier:
     thread: int = field(default_factory=threading.get_ident)
 
     def matches_original(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> bool:
-        """Whether an executor does what the user's own graph does with these inputs; True where that cannot be tried.
+        """Whether an executor does what the original graph does with these inputs; True where that cannot be tried.
 
         Raises:
             VerificationError: under ``strict``, if it does not.
@@ -104,7 +104,7 @@ def call_matches_original(
     case: Callable[[Mapping[str, str], verify.Arrays], Case],
     strict: bool,
 ) -> bool:
-    """Whether ``planned``, a CachedOp, computes on these inputs what one of the user's own graph does.
+    """Whether ``planned``, a CachedOp, computes on these inputs what one of the original graph does.
 
     ``make_stock`` makes a CachedOp of the user's graph, ``make_planned`` another one of the planned graph. ``states``
     names the auxiliary states among the inputs. ``case`` makes the report's case of the gradients that are asked for

@@ -1,7 +1,7 @@
-"""``verify``: the first training step of a plan also runs on the user's own graph, and the results are compared.
+"""``verify``: the first training step of a plan also runs on the original graph, and the results are compared.
 
 A rehearsal: it runs on the user's arrays, from one random state, with gradients of the outputs that are made up, before
-the step that the user asked for. Behind it gradients, auxiliary states and random numbers are as they were, so that
+the step that the user asked for. After it gradients, auxiliary states and random numbers are as they were, so that
 training goes on as if nothing had happened; and where the two differ, nothing wrong has come out yet.
 """
 
@@ -158,7 +158,7 @@ def call_of(op: Any, inputs: Mapping[str, Any], states: Sequence[str]) -> Arrays
 
 
 def _gradient_like(array: Any) -> Any:
-    """Zeros in the place of an array's gradient: sparse where that is."""
+    """Zeros instead of an array's gradient: sparse where that is."""
     gradient = array.grad
     stype = "default" if gradient is None else gradient.stype
     return mx.nd.zeros(array.shape, array.context, array.dtype, stype=stype)

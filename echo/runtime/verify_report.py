@@ -1,4 +1,4 @@
-"""The folder that ``verify`` leaves where a plan differs from the user's own graph, and how it is run again.
+"""The folder that ``verify`` leaves where a plan differs from the original graph, and how it is run again.
 
 It holds both graphs, the plan, the arrays that went in and those that differ, and a script that compares the two once
 more, in another process or on another machine.

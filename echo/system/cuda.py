@@ -129,7 +129,7 @@ def of_wheels() -> dict[str, Path]:
 
 
 def _load(name: str, at_hand: Mapping[str, Path], begun: set[str]) -> bool:
-    """Whether the process has the library: the loader's own, else that of a wheel, behind those that it needs."""
+    """Whether the process has the library: the loader's own, else that of a wheel, after those that it needs."""
     if _opens(name):
         return True
     if name not in at_hand or name in begun:

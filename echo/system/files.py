@@ -46,7 +46,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, links: bool = True) -
     try:
         handle = os.open(path, flags, 0o600)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a FIFO to write to that nobody reads
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO to write to that has no reader
             raise UntrustedError(error.errno, "expected a regular file", str(path)) from None
         if error.errno in (errno.ELOOP, getattr(errno, "EMLINK", None)) and not links:
             raise UntrustedError(error.errno, "expected a regular file, got a symbolic link", str(path)) from None
@@ -170,7 +170,7 @@ def _constant(text: str) -> float:
 # Files that echo keeps between runs: JSON, read with distrust, replaced atomically.
 #
 # A file begins with a digest of its purpose and of all that follows. A file that is damaged, half-written, edited,
-# put in the place of another or written by another user is ignored, with one line in the log, and written anew. Where
+# put instead of another or written by another user is ignored, with one line in the log, and written again. Where
 # the folder cannot be written to, every run finds the same things out again.
 
 logger = logging.getLogger("echo")
@@ -251,7 +251,7 @@ def replace(path: Path, purpose: str, value: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock file beside ``path``, so that no other writer's merge is lost between reading and replacing.
+    """Holds the lock file alongside ``path``, so that no other writer's merge is lost between reading and replacing.
 
     A process that holds it for seconds is not waited for: the replacement is atomic all the same.
 
@@ -316,7 +316,7 @@ class Kept:
 def kept(folder: Path) -> tuple[Kept, ...]:
     """The files that echo wrote into a cache folder, the oldest first; none where there is no such folder.
 
-    A link in the place of the inner folder is not followed: what it leads to is not the cache's.
+    A link instead of the inner folder is not followed: what it leads to is not the cache's.
 
     Raises:
         OSError: the folder cannot be read.

@@ -58,7 +58,7 @@ def counted(number: int, noun: str) -> str:
 
 _PATIENCE = 2.0  # seconds before anything is shown
 _INTERVAL = 0.2
-_ERASED = "\r\x1b[K"  # back to the first column, and nothing behind it
+_ERASED = "\r\x1b[K"  # back to the first column, and nothing after it
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def _is_terminal(file: IO[str] | None) -> bool:
 
 
 def _write(file: IO[str], text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # closed meanwhile: nobody looks
+    with contextlib.suppress(OSError, ValueError):  # closed meanwhile
         file.write(text)
         file.flush()
 

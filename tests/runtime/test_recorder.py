@@ -64,7 +64,7 @@ def most_since_the_last_call() -> None:
         assert 11 * MB <= counter.most() < 12 * MB
         del passing
         assert eventually(lambda: 3 * MB <= counter.most() < 4 * MB)
-        with pytest.raises(LookupError, match="somebody else counts it"):
+        with pytest.raises(LookupError, match="another counter is active"):
             StorageCounter()
         del kept
         assert eventually(lambda: counter.most() < MB)

@@ -1,6 +1,6 @@
 // One binary for every x86-64, by every compiler: cloned<f>(arguments...) calls f as it was compiled for AVX-512, for AVX2
 // with FMA or for the oldest machines, whichever level() says. f and all that it calls have to be ECHO_INLINE, so that
-// they are compiled anew into each. Put no OpenMP region into one: its body is moved into a function of its own.
+// they are compiled again into each. Put no OpenMP region into one: its body is moved into a function of its own.
 //
 // Instructions go by features, not by names of processors: those match the models of one vendor.
 #ifndef ECHO_KERNELS_CPU_CLONES_H_

@@ -1,5 +1,5 @@
 // The logarithm of the softmax where a loss reads it: at the label, and summed over all classes. Of the scores only two
-// numbers a row are kept, or behind a fully connected layer the probabilities: no array of logarithms is ever in memory.
+// numbers a row are kept, or after a fully connected layer the probabilities: no array of logarithms is ever in memory.
 #include <algorithm>
 #include <cmath>
 

@@ -21,7 +21,7 @@ ECHO_INLINE void step_tile(int64_t count, const float* __restrict r, const float
   }
 }
 
-// The gradients of x_n (in its place), r, z and s_n; dh, the gradient of the state behind the step without dy, becomes
+// The gradients of x_n (in its place), r, z and s_n; dh, the gradient of the state after the step without dy, becomes
 // what goes past the gates to the state before it.
 ECHO_INLINE void grad_tile(int64_t count, const float* __restrict r, const float* __restrict z,
                            const float* __restrict s_n, const float* __restrict h, const float* __restrict dy,
@@ -192,7 +192,7 @@ void Backward::begin() {
   grad_.begin();
 }
 
-// The input's part of n, in the place of its gradient.
+// The input's part of n, instead of its gradient.
 void Backward::project(const Chunk& chunk) {
   const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
   const gemm::Operand x{call_.in("x"), call_.half(), (chunk.end - chunk.begin) * B, I, I, 1};

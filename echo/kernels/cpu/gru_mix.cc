@@ -1,4 +1,4 @@
-// What stands behind the second product of a GRU step that takes the state behind its reset gate. The backward pass
+// What stands after the second product of a GRU step that takes the state after its reset gate. The backward pass
 // computes the candidate again.
 #include "kernels.h"
 #include "math.h"

@@ -1,4 +1,4 @@
-// What stands before the second product of a GRU step that takes the state behind its reset gate. The backward pass
+// What stands before the second product of a GRU step that takes the state after its reset gate. The backward pass
 // computes the gates again.
 #include "kernels.h"
 #include "math.h"

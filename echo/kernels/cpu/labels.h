@@ -34,7 +34,7 @@ ECHO_INLINE float largest(const float* x, int64_t n) {
   return most;
 }
 
-// Exponentials of x - most in the place of x, and their sum.
+// Exponentials of x - most instead of x, and their sum.
 ECHO_INLINE float exp_and_sum(float* x, int64_t n, float most) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)

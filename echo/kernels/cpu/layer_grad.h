@@ -54,7 +54,7 @@ class LayerGrad {
   void state(int64_t row, gemm::Start start, float* dh) const;
   // Takes the gates' gradients of a chunk; the last one of the layer comes first.
   void take(const Chunk& chunk);
-  // Behind all chunks.
+  // After all chunks.
   void write();
 
  private:

@@ -29,7 +29,7 @@ class Backward {
   const Input pre_, dy_;
   Arena arena_;
   LayerGrad grad_;  // its gates are those of a chunk, which become their gradients
-  float* cells_;  // of a chunk: before its first step, then behind each
+  float* cells_;  // of a chunk: before its first step, then after each
   float* saved_;  // cells before each chunk
   float *dh_, *dc_;
 };
@@ -104,7 +104,7 @@ void Backward::recompute(const Chunk& chunk, int64_t number) {
   });
 }
 
-// From the gradients of the state behind a step to those before it.
+// From the gradients of the state after a step to those before it.
 void Backward::run_step(int64_t step, const Chunk& chunk) {
   const int64_t B = shape_.B, H = shape_.H, time = shape_.time(step), first = (time - chunk.time) * B;
   const float* const cells = cells_ + (step - chunk.begin) * B * H;

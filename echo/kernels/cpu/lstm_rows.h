@@ -6,7 +6,7 @@
 namespace echo {
 namespace kernels {
 
-// The four gates, each n floats: before their non-linearities in `pre`, behind them otherwise, as codes of
+// The four gates, each n floats: before their non-linearities in `pre`, after them otherwise, as codes of
 // math.h.
 template <typename T>
 struct Gates {
@@ -22,7 +22,7 @@ void cell_advance(int64_t n, const Gates<const float>& pre, float* c);
 // The gates from `pre`, and the next cell from c.
 void cell_gates(int64_t n, const Gates<const float>& pre, const float* c, const Gates<float>& gates, float* next);
 
-// The gates become the gradients of `pre`, dc that of the cell before the step. c is that cell, `next` the one behind
+// The gates become the gradients of `pre`, dc that of the cell before the step. c is that cell, `next` the one after
 // the step; the gradient of h is dh + dy.
 void cell_step_grad(int64_t n, const float* dh, const float* dy, const float* c, const float* next,
                     const Gates<float>& gates, float* dc);

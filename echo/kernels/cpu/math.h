@@ -104,7 +104,7 @@ ECHO_INLINE Sigmoid sigmoid_decoded(float code) {
   return {(0.5f - half) + code, size - size * size, (0.5f + half) - code};
 }
 
-// That of tanh is its value up to a half, behind it r times 2^126, which is above 1, and 1 where the derivative is 0.
+// That of tanh is its value up to a half, after it r times 2^126, which is above 1, and 1 where the derivative is 0.
 ECHO_INLINE float tanh_code(float x) {
   const float size = __builtin_fabsf(x);
   const float clamped = size > 43.5f ? 43.5f : size;

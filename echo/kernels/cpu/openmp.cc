@@ -2,7 +2,7 @@
 // region runs in the thread that meets it.
 //
 // A wheel may link only what every machine has, and libgomp is not among that. A copy of libgomp inside of the wheel
-// would be a second set of threads beside MXNet's, which needs the machine's libgomp.so.1 itself: under that name it is
+// would be a second set of threads alongside MXNet's, which needs the machine's libgomp.so.1 itself: under that name it is
 // found here, loaded by MXNet or before it, and the cores are shared out once. Regions that call anything else of libgomp
 // (those of other releases of GCC) link with it as they did.
 #if defined(_OPENMP) && defined(__GNUC__) && !defined(__clang__)

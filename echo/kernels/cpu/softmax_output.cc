@@ -1,4 +1,4 @@
-// A fully connected layer and the SoftmaxOutput behind it.
+// A fully connected layer and the SoftmaxOutput after it.
 #include <algorithm>
 #include <cmath>
 

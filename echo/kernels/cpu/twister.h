@@ -1,4 +1,4 @@
-// Many words of a std::mt19937 at once, as it would give them one by one: several lanes of its state are made anew, and
+// Many words of a std::mt19937 at once, as it would give them one by one: several lanes of its state are made again, and
 // tempered, side by side (Matsumoto and Nishimura, ACM TOMACS 1998).
 #ifndef ECHO_KERNELS_CPU_TWISTER_H_
 #define ECHO_KERNELS_CPU_TWISTER_H_

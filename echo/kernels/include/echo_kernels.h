@@ -1,7 +1,7 @@
 // The C interface of the fused kernels: one call for every kernel, on the CPU and on CUDA devices.
 //
 // Arrays are dense and row-major. A tensor without data is absent: an optional input that is not there, or a gradient that
-// nobody wants. Kernels work on float32 and float16 (which they accumulate in float32); all floating tensors of a call have
+// that is not wanted. Kernels work on float32 and float16 (which they accumulate in float32); all floating tensors of a call have
 // one type. NAME_grad takes the gradients of NAME's outputs, then NAME's inputs, then NAME's outputs, and gives the
 // gradients of the inputs; of its inputs it reads those that the table names, the others may be absent. A gradient of an
 // output that is absent counts as zeros. table.cc lists the kernels: their tensors, parameters, and what they compute.

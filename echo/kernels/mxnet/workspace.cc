@@ -13,7 +13,7 @@ namespace echo {
 namespace kernels {
 namespace {
 
-alignas(64) char g_somewhere[64];  // tensors that are there need an address, which nobody reads
+alignas(64) char g_somewhere[64];  // tensors that are there need an address, which nothing reads
 
 struct Tensors {
   std::vector<EchoTensor> all;
@@ -34,7 +34,7 @@ std::size_t bytes_of(const Kernel& kernel, const Sizes& sizes, const Attributes&
   Tensors in, out;
   const int inputs = static_cast<int>(present.size());
   const int gradients = kernel.is_grad ? static_cast<int>(kernel.inputs.size()) - inputs : 0;
-  const int first = gradients / 2;  // where forward inputs begin: behind the outputs' gradients, before the outputs
+  const int first = gradients / 2;  // where forward inputs begin: after the outputs' gradients, before the outputs
   for (int i = 0; i < static_cast<int>(kernel.inputs.size()); ++i) {
     const int source = i - first;
     in.add(kernel.inputs[i], sizes, floating, source < 0 || source >= inputs || present[source]);

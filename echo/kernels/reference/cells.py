@@ -92,7 +92,7 @@ def lstm_norm_cell_grad(
 
 
 def gru_cell(x: Array, s: Array, h: Array, *, order: float = 0) -> Arrays:
-    """One step of a GRU after its matrix products, the reset gate behind the product (cuDNN's and MXNet's variant of
+    """One step of a GRU after its matrix products, the reset gate after the product (cuDNN's and MXNet's variant of
     Cho et al. 2014).
 
     x [B,3H] comes from the input, s [B,3H] from the state, both as r, z, n, or in another ``order``; h [B,H] is the

@@ -1,4 +1,4 @@
-"""Masks of one bit an element, and the random numbers behind them."""
+"""Masks of one bit an element, and the random numbers after them."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _classes(label: Array, classes: int) -> Array:
 def cross_entropy(x: Array, label: Array) -> Arrays:
     """log softmax(x) for x [N,V] where a loss reads it: at the label [N], and its sum over all classes, [N] each.
 
-    Behind them the largest score of each row, and the logarithm of the sum of exponentials below it.
+    After them the largest score of each row, and the logarithm of the sum of exponentials below it.
     """
     (x,) = double(x)
     if not x.shape[1]:

@@ -1,4 +1,4 @@
-// What the hook reads of an array of MXNet's, as the 1.9.1 wheels lay it out: `echo_watch_fits` compares it with what
+// What the hook reads of an MXNet array, as the 1.9.1 wheels lay it out: `echo_watch_fits` compares it with what
 // MXNet itself says before anything relies on it.
 #pragma once
 #include <cstddef>

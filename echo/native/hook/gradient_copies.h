@@ -1,4 +1,4 @@
-// Copies behind gradients whose operators cannot add, where MXNet would have them add to what is there.
+// Copies after gradients whose operators cannot add, where MXNet would have them add to what is there.
 #pragma once
 #include "layout.h"
 

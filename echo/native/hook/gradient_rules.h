@@ -10,7 +10,7 @@ namespace echo {
 
 // What a forward node asks for: "OLD>NEW:0,2,f0" has the node OLD of its gradient become NEW, which reads the first and
 // the third input of OLD and the forward node's first output. A position may stand there twice: where an operator never
-// reads an input, it is given another one. With an "s", as in "OLD>NEW:0,s,2", NEW is a second node beside OLD, for the
+// reads an input, it is given another one. With an "s", as in "OLD>NEW:0,s,2", NEW is a second node alongside OLD, for the
 // first output alone: see late.h.
 struct Implementation {
   enum class Of { kGradient, kForward, kSum };

@@ -6,7 +6,7 @@
 
 namespace echo {
 
-// A _grad_add: behind the memory pass, MXNet's DetectInplaceAddTo has the operator that computes the second term of some
+// A _grad_add: after the memory pass, MXNet's DetectInplaceAddTo has the operator that computes the second term of some
 // of them add it to the first (`in_place`), and skips the _grad_add.
 struct GradientSum {
   IndexedEntry term;

@@ -46,7 +46,7 @@ void post_order(const std::vector<RawEntry>& heads, Visit visit) {
 // A node with the attributes of another, and nothing else of it.
 NodePtr node_like(const RawNode& node);
 
-// The same, but for one attribute, which the operator parses anew.
+// The same, but for one attribute, which the operator parses again.
 NodePtr node_like(const RawNode& node, const std::string& key, const std::string& value);
 
 }  // namespace echo

@@ -1,7 +1,7 @@
 // Which operators may compute in place: fewer, where a plan says so.
 //
 // A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place options
-// that it does not take in the user's own graph. That can change bits: oneDNN keeps its layout in the chunk, and a sum
+// that it does not take in the original graph. That can change bits: oneDNN keeps its layout in the chunk, and a sum
 // over a blocked array is added up in another order than one over a plain array.
 #pragma once
 

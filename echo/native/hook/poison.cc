@@ -90,7 +90,7 @@ class Writer {
   }
 
   // A variable is null; an operator its name, its first entry, what it is handed (entry E as -1 - E where it reads the
-  // shape only), the names of its outputs, and the entry behind its last.
+  // shape only), the names of its outputs, and the entry after its last.
   void node(std::size_t number_) {
     const IndexedNode& node = graph_.nodes[number_];
     const RawAttrs& attrs = node.source->attrs;
@@ -126,7 +126,7 @@ class Writer {
   std::string& out_;
 };
 
-// What the engine is handed: an array, which is freed behind the write, and the byte to write.
+// What the engine is handed: an array, which is freed after the write, and the byte to write.
 struct Fill {
   void* array;
   int byte;
@@ -197,7 +197,7 @@ ECHO_EXPORT const char* echo_recorded() {
   return echo::t_given.c_str();
 }
 
-// Overwrites the whole chunk of an array with this byte, behind everything that was handed to the engine before, and
+// Overwrites the whole chunk of an array with this byte, after everything that was handed to the engine before, and
 // frees the array. 0 on success.
 ECHO_EXPORT int echo_poison(void* array, int byte) {
   using namespace echo;

@@ -1,4 +1,4 @@
-// A test mode: what was planned is written down, and chunks of memory are overwritten once nobody reads them any more.
+// A test mode: what was planned is written down, and chunks of memory are overwritten once nothing reads them any more.
 #pragma once
 #include "layout.h"
 #include "storage.h"

@@ -1,5 +1,5 @@
 // The state of MXNet's random numbers on the CPU, which its interface can set from a seed but not read: std::mt19937, one
-// for operators that draw in order and 1024 for those that draw in parallel. Nobody may draw meanwhile.
+// for operators that draw in order and 1024 for those that draw in parallel. Nothing may draw meanwhile.
 #include <dlfcn.h>
 
 #include <cstdint>

@@ -26,7 +26,7 @@ struct RawHandle {  // mxnet::Storage::Handle
 };
 static_assert(sizeof(RawHandle) == 32, "MXNet's storage");
 
-// mxnet::Storage: each function at its place in the table, behind the offset and the type
+// mxnet::Storage: each function at its place in the table, after the offset and the type
 enum Slot { kAlloc = 2, kFree = 4, kDirectFree = 5, kSlots = 9 };
 
 using Alloc = void (*)(void*, RawHandle*);
@@ -119,14 +119,14 @@ std::int64_t most() {
 
 void** counting() { return g_counting + 2; }
 
-// Puts our table in the place of MXNet's; false where somebody else's is there.
+// Puts our table instead of MXNet's; false where a table that is not ours is there.
 bool count() {
   if (!g_storage || (*g_storage != g_own && *g_storage != counting())) return false;
   __atomic_store_n(g_storage, counting(), __ATOMIC_SEQ_CST);
   return true;
 }
 
-// Puts MXNet's table back where nothing is counted any more; somebody else's around ours stays where it is.
+// Puts MXNet's table back where nothing is counted any more; one around ours stays where it is.
 void uncount() {
   if (g_open || g_watching) return;
   void** ours = counting();

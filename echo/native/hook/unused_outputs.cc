@@ -15,7 +15,7 @@ constexpr int kFloat32 = 0, kOnCpu = 1, kComputeEx = 1;  // a type flag, a devic
 
 struct Leaves {
   const char* op;
-  std::uint32_t outputs;  // the first so many of its gradients, where nobody reads them
+  std::uint32_t outputs;  // the first so many of its gradients, where nothing reads them
   int most_axes;          // oneDNN computes it where the incoming gradient has no more
 };
 

@@ -2,7 +2,7 @@
 // old and new values.
 //
 // MXNet's engine counts the writes to each array. A record is made by a function that the engine runs as a reader of
-// the arrays, behind all writes before the forward pass and before all writes after it. MXNet also counts what changes
+// the arrays, after all writes before the forward pass and before all writes after it. MXNet also counts what changes
 // nothing: the end of an executor that read the array, oneDNN's new order of the same elements. So a record also holds
 // digests of arrays that are not too long for it: where they say that the contents are as they were, nothing was
 // written. Records of Gluon's passes go with the nodes of MXNet's recorded graph.
@@ -99,7 +99,7 @@ class Record {
   bool is_finished_ = false, has_read_ = false;
 };
 
-// What the engine runs. It holds the arrays until it has run: MXNet frees memory at once where nobody does.
+// What the engine runs. It holds the arrays until it has run: MXNet frees memory at once where nothing does.
 struct Reader {
   std::shared_ptr<Record> record;
   std::vector<std::shared_ptr<RawChunk>> chunks;
@@ -177,7 +177,7 @@ const char* Record::changed() {
     if (!has_read_) return "";
   }
   for (std::size_t i = 0; i < seen_.size(); ++i) {
-    // all that MXNet reads of an array to wait for it; nobody can read again what is gone
+    // all that MXNet reads of an array to wait for it; what is gone cannot be read again
     struct {
       RawArray array{};
       unsigned char rest[256] = {};
@@ -211,7 +211,7 @@ std::shared_ptr<Record> attached(const NodePtr& node) {
   return is_there ? found->second.record : nullptr;
 }
 
-// The recorded graph behind an array, empty where it has none.
+// The recorded graph after an array, empty where it has none.
 std::vector<RawEntry> recorded_graph(void* array) {
   void* symbol = nullptr;
   if (g_api.recorded(array, &symbol)) return {};
@@ -288,7 +288,7 @@ ECHO_EXPORT void echo_record_attach(void* record, void* output) {
   g_attached[entries[0].node.get()] = Attached{entries[0].node, *static_cast<std::shared_ptr<Record>*>(record)};
 }
 
-// As `echo_record_changed`, of all passes behind these heads that lead to one of these variables; no variables are all.
+// As `echo_record_changed`, of all passes after these heads that lead to one of these variables; no variables are all.
 ECHO_EXPORT const char* echo_changed_behind(void* const* heads, std::uint32_t count, void* const* variables,
                                             std::uint32_t num_variables) {
   {

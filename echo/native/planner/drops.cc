@@ -61,7 +61,7 @@ double Drops::plan_input(std::int32_t entry, std::int32_t slot, std::int32_t ste
   const std::int32_t instance = s_.found_at(entry, slot);
   double keep;
   if (instance < 0) {
-    keep = 0;  // a copy that nobody needed so far: it will be made
+    keep = 0;  // a copy that nothing needed so far: it will be made
   } else if (s_.made_at(instance) >= step) {
     keep = over(entry, step, s_.made_at(instance));  // made earlier than it is now
   } else if (s_.last_use(instance) >= step) {

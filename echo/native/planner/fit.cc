@@ -155,7 +155,7 @@ double Fit::over() const {
   return sum;
 }
 
-// Bytes have one limit. Chunks have one on each level, and nobody knows how far down each can be brought: a little at a
+// Bytes have one limit. Chunks have one on each level, and it is not known how far down each can be brought: a little at a
 // time, wherever that is cheapest.
 void Fit::lower_limits() {
   limits_.assign(s_.levels(), budget_);

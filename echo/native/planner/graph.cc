@@ -50,7 +50,7 @@ void PlannedGraph::add_clone(std::int32_t node, std::int32_t slot, std::int32_t 
   *copy_at(node, slot) = clone;
 }
 
-// The backward node `slot` reads clones, which are made for it if nobody read them before. They run in the order of the
+// The backward node `slot` reads clones, which are made for it if nothing read them before. They run in the order of the
 // forward pass: depth-first, from input to input, more would be alive at once.
 void PlannedGraph::redirect(std::int32_t slot) {
   const auto& a = arrays;

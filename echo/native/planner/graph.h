@@ -33,7 +33,7 @@ struct TrainingArrays {
   const std::uint8_t* untouched;      // [entries] 1: MXNet plans memory for it and never touches that
   const std::int64_t* handed_out;  // [entries] kDynamic: bytes of the block that a pool gives for it; null: no pool
   const std::int32_t* output_entry;  // [outputs]
-  const std::int64_t* kept;  // [nodes] bytes that each copy of a forward node keeps beside all that is planned
+  const std::int64_t* kept;  // [nodes] bytes that each copy of a forward node keeps alongside all that is planned
   const double* seconds;  // [nodes] time to run a forward node once more
 };
 

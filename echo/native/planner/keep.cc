@@ -30,7 +30,7 @@ std::int64_t Keep::size_of(std::int32_t node) const {
   return size;
 }
 
-// The first of the copies that a node makes at a position, -1 where nobody reads one.
+// The first of the copies that a node makes at a position, -1 where nothing reads one.
 std::int32_t Keep::made_at(std::int32_t node, std::int32_t slot) const {
   for (std::int32_t e = s_.arrays.entry_begin[node]; e < s_.arrays.entry_begin[node + 1]; ++e)
     if (s_.again(e)) {

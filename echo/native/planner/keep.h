@@ -34,7 +34,7 @@ class Keep {
   Schedule& s_;
   const std::int64_t budget_;
   Schedule::Value value_;
-  std::vector<double> saved_;  // by step: seconds, if nobody reads what it makes
+  std::vector<double> saved_;  // by step: seconds, if nothing reads what it makes
 };
 
 }  // namespace echo

@@ -75,7 +75,7 @@ ECHO_EXPORT std::int32_t echo_planner_blocks(Planner* planner, std::int32_t* chu
 
 // Plans the storage of the graph in which the entries marked in recompute[entries] are recomputed, in several copies where
 // the `splits` pairs of split_node and split_slot say so (SplitArrays).
-// totals[i] receives the planned bytes under match_ranges[i], with what clones keep beside. With limit >= 0 only totals up to the limit matter, and of
+// totals[i] receives the planned bytes under match_ranges[i], with what clones keep alongside. With limit >= 0 only totals up to the limit matter, and of
 // those the smallest: what exceeds it, or an earlier total, may be any number above it. executed[nodes], where given,
 // counts how often every forward node runs again, up to 255. Returns the seconds of all those second runs; NaN where it
 // failed.

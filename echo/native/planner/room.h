@@ -114,7 +114,7 @@ class Room {
   Span span_of(std::int32_t e, std::int32_t slot) const {
     const std::int32_t again = s_.found_at(e, slot), kept = s_.found_at(e, slot - 1);
     if (!s_.again(e) || again < 0 || kept < 0 || s_.amount(e) == 0 || s_.entry_of(again) != e) return {};
-    if (s_.last_use(again) == s_.made_at(again)) return {};  // nobody reads it
+    if (s_.last_use(again) == s_.made_at(again)) return {};  // nothing reads it
     const std::int32_t first = s_.last_use(kept) + 1, last = s_.made_at(again) - 1;
     if (last < first) return {};
     return {first >> shift_, last >> shift_};

@@ -152,7 +152,7 @@ Schedule::Value Schedule::simulate() {
   return sum_up();
 }
 
-// An output takes over the memory of an input that nobody else will read, and that of an input it is a view of.
+// An output takes over the memory of an input that nothing else will read, and that of an input it is a view of.
 void Schedule::share(std::int32_t step) {
   const auto& a = arrays;
   const std::int32_t node = step_node_[step], first = step_instance_[step];

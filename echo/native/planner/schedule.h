@@ -36,7 +36,7 @@ class Schedule {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   bool is_late() const { return std::chrono::steady_clock::now() >= deadline; }
 
-  // What the copies of the last simulation keep beside all that is planned, from the first step to the last.
+  // What the copies of the last simulation keep alongside all that is planned, from the first step to the last.
   std::int64_t kept() const { return kept_by_copies_; }
   // Of the last simulation, by step.
   std::int32_t steps() const { return static_cast<std::int32_t>(step_node_.size()); }

@@ -1,4 +1,4 @@
-"""Puts fused operators in the place of patterns: the graph keeps its arguments, their order, and its outputs."""
+"""Puts fused operators instead of patterns: the graph keeps its arguments, their order, and its outputs."""
 
 from __future__ import annotations
 

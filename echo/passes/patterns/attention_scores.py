@@ -20,7 +20,7 @@ class Mask(NamedTuple):
     """A mask: what the user applies, the entry [G,R,S] or [B,H,R,S] that it repeats, and how scores get it.
 
     ``axis`` is where another axis has to go in, -1 for nowhere. It is added where ``fill`` is None; else it selects
-    scores, and puts ``fill`` in the place of the others.
+    scores, and puts ``fill`` instead of the others.
     """
 
     user: Entry
@@ -211,7 +211,7 @@ def _axes(attrs: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def _mask(view: View, entry: Entry, fill: float | None, several: bool) -> Mask:
-    """Returns a mask with the array behind it, which the user's graph may repeat for heads or queries."""
+    """Returns a mask with the array after it, which the user's graph may repeat for heads or queries."""
     if several:
         source = _narrow(view, entry)
         return Mask(entry, source, -1, {source: "b?,h?,T?,S"}, fill)

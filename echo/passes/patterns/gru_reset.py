@@ -59,7 +59,7 @@ def _one_minus(view: View, entry: Entry, gate: Entry) -> frozenset[int]:
     return frozenset()
 
 
-_BEHIND = "gru_mix"  # the operator behind the product
+_BEHIND = "gru_mix"  # the operator after the product
 
 
 class _Cell(NamedTuple):

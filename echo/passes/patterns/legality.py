@@ -14,7 +14,7 @@ from echo.passes.patterns.substitute import applied
 # The user's order of arguments and of random numbers, in a graph in which nodes were replaced.
 
 DRAW_ATTRIBUTE = "__echo_draw__"  # while a graph is fused; nothing reads it
-_MADE = "_echo_"  # in names of nodes that are made of the user's, behind the name of that
+_MADE = "_echo_"  # in names of nodes that are made of the user's, after the name of that
 ORDER_ATTRIBUTE = "__echo_order__"  # keeps MXNet from merging a node that waits with an equal one; nothing reads it
 
 

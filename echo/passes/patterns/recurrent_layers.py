@@ -21,9 +21,9 @@ class Cell(NamedTuple):
 
     Attributes:
         products: what may be the product with the input and that with the state.
-        before, after: the states beside the hidden one, before and after the step.
+        before, after: the states alongside the hidden one, before and after the step.
         nodes: the user's nodes that compute it, without the products.
-        hidden: the hidden state before the step, where it is read beside the product.
+        hidden: the hidden state before the step, where it is read alongside the product.
         attrs: attributes of the layer's operator, the same for all of its steps.
     """
 

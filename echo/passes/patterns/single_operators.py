@@ -172,7 +172,7 @@ def _packed(node: Node, x: Entry) -> tuple[Node, ...]:
 def _drawn(node: Node, x: Entry) -> tuple[Node, ...]:
     """MXNet's own Dropout draws the first element alone, which tells whether anything is trained; the kernel the rest.
 
-    It does so right behind it, in the order in which MXNet's Dropout would, and in a tenth of the time.
+    It does so right after it, in the order in which MXNet's Dropout would, and in a tenth of the time.
     """
     prefix, one = f"{node.name}_echo_", local(2)
     return (

@@ -84,7 +84,7 @@ def match_cross_entropy(view: View, number: int) -> Fusion | str | None:
     """Returns the fusion of a log softmax with the loss that reads it, why there is none, or None for other nodes.
 
     The logarithms are read by one ``pick`` at the label, and by sums over all classes (label smoothing, Szegedy et al.
-    2016). They are never in memory as a whole, and behind a fully connected layer neither is the gradient of the
+    2016). They are never in memory as a whole, and after a fully connected layer neither is the gradient of the
     scores: only the probabilities are. (Cut Cross-Entropy, Wijmans et al. 2025, keeps none of them, and computes the
     scores twice.)
     """

@@ -15,7 +15,7 @@ _Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a
 
 
 class _Moved:
-    """A graph with fusions: its nodes by keys, and the entries that are read in the place of the user's."""
+    """A graph with fusions: its nodes by keys, and the entries that are read instead of the user's."""
 
     def __init__(self, graph: Graph, fusions: Sequence[Fusion]) -> None:
         self._graph, self._fusions = graph, fusions
@@ -130,7 +130,7 @@ class _Split(NamedTuple):
 
 
 def match(view: View, number: int) -> Fusion | None:
-    """The array that takes the place of this node, if it joins all steps of arrays beside a fused operator."""
+    """The array that takes the place of this node, if it joins all steps of arrays alongside a fused operator."""
     node = view.graph.nodes[number]
     parts = None if number in view.has_control_deps else _parts(view, node)
     if parts is None or not parts[1]:

@@ -1,1 +1,1 @@
-"""The algorithms behind the policies: hill climbing, ruin and recreate, minimum cuts, bounds, integer programs."""
+"""The algorithms after the policies: hill climbing, ruin and recreate, minimum cuts, bounds, integer programs."""
