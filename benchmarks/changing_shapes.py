@@ -167,10 +167,10 @@ def trained(name: str) -> dict[str, float]:
     step = case.make()
     step(case.sizes[0])
     import echo.runtime.transparent  # noqa: F401  # the counter needs it to be imported first
-    from echo.runtime import storage_check
-    from echo.runtime.recorder import StorageCounter
+    from echo.instrument.recorder import StorageCounter
+    from echo.verify import storage
 
-    assert storage_check.why_not() == ""
+    assert storage.why_not() == ""
     counter = StorageCounter()
     started = time.perf_counter()
     for size in case.sizes[1:]:

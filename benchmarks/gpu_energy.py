@@ -9,7 +9,7 @@ from benchmarks.gpu_layers import layer_arrays, layer_step
 from benchmarks.gpu_ours import Function, tensor_float
 from benchmarks.gpu_sizes import Sizes
 from benchmarks.gpu_torch import UnfusedLstm, cudnn_step, step_of
-from echo.recording.energy import Gpus
+from echo.instrument.energy import Gpus
 
 # Of each form: many times what NVML's counter takes to go on (some 0.1 s). Before that, power gets as high as it will.
 SECONDS, WARM = 2.0, 0.3

@@ -133,7 +133,7 @@ def _record() -> None:
         print(f"echo: nothing is recorded: `import echo` finds another module of this name, {other}", file=sys.stderr)
         return
     try:
-        from echo.runtime.recording import record_from_environment
+        from echo.instrument.recording import record_from_environment
 
         record_from_environment()
     except Exception as error:
@@ -157,8 +157,8 @@ def watcher() -> Any:
 def watch(activates: bool = False) -> None:
     """Prepares mxnet when it is imported; then activates transparent mode if ``activates``, or if ECHO says so.
 
-    With ECHO_RECORD its training steps are recorded (`echo.runtime.recording`). If mxnet is there already, it needs no
-    preparation any more.
+    With ECHO_RECORD its training steps are recorded (`echo.instrument.recording`). If mxnet is there already, it needs
+    no preparation any more.
     """
     if "mxnet" not in sys.modules:
         new = watcher()

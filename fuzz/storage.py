@@ -4,10 +4,10 @@ import gc
 
 import mxnet as mx
 
-from echo.runtime.storage_check import peak_storage as storage_held
+from echo.verify.storage import peak_storage as storage_held
 
 MOST_GROWTH = 1.01  # times what is held without echo
-# As `echo.runtime.storage_check` allows.
+# As `echo.verify.storage` allows.
 LEAST_BYTES = 2**20
 
 

@@ -20,11 +20,11 @@ from rich.table import Table
 
 from echo import compat, native
 from echo.errors import NativeError, OptionError, UnsupportedError, one_line
+from echo.instrument.energy import Rapl
 from echo.kernels import kernels_library, level
 from echo.plans.options import Options
 from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, alike_variable, options_from, value_of
 from echo.policies import policy_of
-from echo.recording.energy import Rapl
 from echo.system.cuda import Driver, Gpu, driver, load_for
 from echo.system.files import cache_folder, kept
 from echo.system.terminal import size_text, text_of

@@ -102,7 +102,7 @@ def _train(command: Sequence[str], folder: Path, variables: Dict[str, str], name
 
 
 def _recordings(names: Sequence[str], folder: Path) -> Dict[str, Any]:
-    from echo.recording.windows import read_rows
+    from echo.instrument.windows import read_rows
 
     paths = {name: folder / f"{name}.csv" for name in names}
     return {name: read_rows(path) for name, path in paths.items() if path.exists()}
@@ -122,12 +122,12 @@ def _predicted(names: Sequence[str], folder: Path) -> Dict[str, Optional[int]]:
 
 
 def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_json: bool) -> None:
-    from echo.recording.windows import summary
+    from echo.instrument.windows import summary
 
     predicted = _predicted(list(recordings), folder)
     sums = {name: {**summary(rows), "predicted_process": predicted[name]} for name, rows in recordings.items()}
     if picture:
-        from echo.report.recording_chart import save
+        from echo.instrument.chart import save
 
         save(recordings, picture)
     if as_json:

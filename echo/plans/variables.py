@@ -186,7 +186,7 @@ def _budget(text: str) -> float | str:
 
 
 DEBUG_VARIABLE = "ECHO_DEBUG"
-RECORD_VARIABLE = "ECHO_RECORD"  # `echo.runtime.recording`
+RECORD_VARIABLE = "ECHO_RECORD"  # `echo.instrument.recording`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 _PREFIX = "ECHO_"
 _LEVELS = ("avx512", "avx2", "portable")

@@ -56,7 +56,7 @@ class Rebinds(Protocol):
 
 
 class Verifies(Protocol):
-    """Verifies an executor at its first training step (`echo.runtime.verifier.Verifier`)."""
+    """Verifies an executor at its first training step (`echo.verify.verifier.Verifier`)."""
 
     def matches_original(self, executor: Any, inputs: Mapping[str, Any]) -> bool:
         """Whether an executor does what the original graph does with these inputs."""

@@ -30,8 +30,8 @@ from echo.runtime.bind_plan import NO_PLAN, BindPlan, find_plan, follow_plan, pl
 from echo.runtime.bind_request import BindRequest, shapes_of
 from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests, first_bindable
 from echo.runtime.executor import PlannedExecutor, planned_executor
-from echo.runtime.verifier import Verifier
 from echo.system.threads import own_binds
+from echo.verify.verifier import Verifier
 
 # Binding with a plan: how an optimized symbol, or any symbol in transparent mode, becomes an executor.
 

@@ -33,11 +33,11 @@ from echo.runtime.error_policy import ErrorPolicy, first_bindable
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.shape_plans import Answer, ShapePlans, Signature
-from echo.runtime.storage_check import beside_storage
-from echo.runtime.verifier import call_matches_original
-from echo.runtime.verify_report import Case
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
+from echo.verify.report import Case
+from echo.verify.storage import beside_storage
+from echo.verify.verifier import call_matches_original
 
 logger = logging.getLogger("echo")
 _MOST_OPS = 8  # CachedOps of one block

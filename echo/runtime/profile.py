@@ -32,9 +32,10 @@ from echo.plans.plan import Plan
 from echo.report.profile import Profile
 from echo.report.segment import segment_of
 from echo.report.usage import BLOCKS, DEVICE, GRAPH, MIRROR, PLANNED, PROCESS, STOCK, STORAGE, UNWRITTEN, Usage, usage
-from echo.runtime import bind_plan, storage_check
+from echo.runtime import bind_plan
 from echo.runtime.bind import optimize_symbol
 from echo.system.process import reset_peak, resident, trim
+from echo.verify.storage import peak_storage, why_not
 
 # Measures the bytes of a real training step from outside: of the process, MXNet's storage counter and the device.
 #
@@ -116,10 +117,10 @@ def _grow(folder: Path) -> dict[str, int]:
     trim()
     before = {PROCESS: resident("VmRSS"), DEVICE: _on_device(ctx)}
     blocks, unwritten = _blocks()
-    if storage_check.why_not():
+    if why_not():
         storage, (bound, on_device) = None, _train(symbol, ctx, call)
     else:
-        storage, (bound, on_device) = storage_check.peak_storage(lambda: _train(symbol, ctx, call), ctx)
+        storage, (bound, on_device) = peak_storage(lambda: _train(symbol, ctx, call), ctx)
     after = {PROCESS: resident("VmHWM"), DEVICE: on_device}
     grown = {key: after[key] - before[key] for key in after if before[key]}
     if storage is None:

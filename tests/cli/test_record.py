@@ -14,7 +14,7 @@ import pytest
 
 from echo.cli import main
 from tests.cli.models import check_line
-from tests.runtime.test_recording import MODULE
+from tests.instrument.test_recording import MODULE
 
 
 def record(folder: Path, *words: str, program: str = MODULE) -> subprocess.CompletedProcess[str]:

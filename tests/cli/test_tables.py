@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from echo.cli.tables import compared, held_at_peak, render_comparison, render_recording, render_schedule
+from echo.instrument.windows import summary
 from echo.ir.data_graph import DataGraph
 from echo.policies.all import All
 from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
 from echo.policies.none import RecomputeNone
-from echo.recording.windows import summary
 from echo.system.terminal import size_text
-from tests.recording.rows_of import row
+from tests.instrument.rows_of import row
 from tests.report.profiles import made_up
 from tests.support.data_graphs import chain, unrolled
 

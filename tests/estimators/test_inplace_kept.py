@@ -21,8 +21,8 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
-from echo.runtime.storage_check import peak_storage
 from echo.system.terminal import size_text
+from echo.verify.storage import peak_storage
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

@@ -47,7 +47,7 @@ _PROGRAM = """
 import mxnet as mx, numpy as np
 from echo.frontend.mxnet_settings import workspace_slots
 from echo.runtime import storage_check
-from echo.runtime.recorder import StorageCounter
+from echo.instrument.recorder import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
 x = mx.nd.array(np.random.RandomState(0).rand(1 << 20))
 mx.nd.waitall()

@@ -19,7 +19,7 @@ from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
-from echo.runtime.storage_check import peak_storage
+from echo.verify.storage import peak_storage
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

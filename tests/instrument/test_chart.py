@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from echo.report.recording_chart import chart, save
-from tests.recording.rows_of import row
+from echo.instrument.chart import chart, save
+from tests.instrument.rows_of import row
 
 
 def titles(spec: dict[str, object]) -> list[str]:

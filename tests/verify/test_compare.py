@@ -20,8 +20,8 @@ from echo.errors import OptionError, VerificationError
 from echo.ir.graph import Graph
 from echo.plans.options import Options
 from echo.plans.variables import options_from
-from echo.runtime import verify
 from echo.runtime.executor import PlannedExecutor
+from echo.verify import compare
 from tests.support.planning import plan_other_graphs
 from tests.support.training import arrays, assert_alive, assert_same
 from tests.support.wrong_plans import FLAGS, OPTIONS, folders, inputs, made, warnings_of
@@ -249,18 +249,18 @@ def test_difference_needs_unequal_bits_or_more_than_tolerance() -> None:
     one = np.float32([1, 2, np.nan, np.inf])
     close = np.float32([1.00002, 2, np.nan, np.inf])
     far = np.float32([1.0001, 2, np.nan, np.inf])
-    assert verify._difference("x", one, one.copy(), False, 0.0) is None
-    assert verify._difference("x", one, close, False, 0.0) is not None
-    assert verify._difference("x", one, close, True, 0.0) is None
-    assert verify._difference("x", one, far, True, 0.0) is not None
+    assert compare._difference("x", one, one.copy(), False, 0.0) is None
+    assert compare._difference("x", one, close, False, 0.0) is not None
+    assert compare._difference("x", one, close, True, 0.0) is None
+    assert compare._difference("x", one, far, True, 0.0) is not None
     for lost in ([1, 2, 3, np.inf], [1, 2, np.nan, 3], [1, np.nan, np.nan, np.inf]):
-        assert verify._difference("x", one, np.float32(lost), True, 0.0).off == np.inf
-    assert verify._difference("x", np.float32([0.0]), np.float32([-0.0]), False, 0.0) is not None
+        assert compare._difference("x", one, np.float32(lost), True, 0.0).off == np.inf
+    assert compare._difference("x", np.float32([0.0]), np.float32([-0.0]), False, 0.0) is not None
     nothing, little = np.zeros(2, "float32"), np.float32([1e-9, 0])
-    assert verify._difference("x", nothing, little, True, 0.0) is not None
-    assert verify._difference("x", nothing, little, True, 1e-4) is None
-    assert verify._difference("x", nothing, little, False, 1e-4) is not None
-    assert "became" in str(verify._difference("x", one, one.astype("float64"), True, 0.0))
+    assert compare._difference("x", nothing, little, True, 0.0) is not None
+    assert compare._difference("x", nothing, little, True, 1e-4) is None
+    assert compare._difference("x", nothing, little, False, 1e-4) is not None
+    assert "became" in str(compare._difference("x", one, one.astype("float64"), True, 0.0))
 
 
 def test_the_option() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from echo.recording.windows import Row
+from echo.instrument.windows import Row
 
 
 def row(number: int = 0, **values: Any) -> Row:

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.runtime import random_state
+from echo.verify import random_state
 
 DRAWS: dict[str, Callable[[], mx.nd.NDArray]] = {
     "uniform": lambda: mx.nd.random.uniform(shape=33),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo.recording.windows import read_rows
+from echo.instrument.windows import read_rows
 
 GLUON = """
 import mxnet as mx
@@ -90,7 +90,7 @@ OWN_TRAINER = """
 import mxnet as mx
 from mxnet import autograd, gluon
 gluon.Trainer.step = (lambda original: lambda self, size=None, **more: original(self, size, **more))(gluon.Trainer.step)
-import echo.runtime.recording as recording
+import echo.instrument.recording as recording
 recording.record_from_environment()
 net = gluon.nn.Dense(4, in_units=6)
 net.initialize()

@@ -20,14 +20,14 @@ from mxnet.gluon.contrib.estimator import BatchEnd, EpochBegin, EpochEnd, TrainB
 
 from echo import native
 from echo.errors import EchoError, OptionError
+from echo.instrument.energy import Gpus, Rapl
+from echo.instrument.windows import FORMAT, Reading, Row, RowFile, Windows, columns_of, summary
 from echo.native.loading import function
-from echo.recording.energy import Gpus, Rapl
-from echo.recording.windows import FORMAT, Reading, Row, RowFile, Windows, columns_of, summary
-from echo.runtime import storage_check
 from echo.runtime.foresight import FORESIGHT
 from echo.system.cuda import bus_ids
 from echo.system.process import reset_peak, resident
 from echo.system.threads import ONCE
+from echo.verify import storage
 
 # Counts the bytes of MXNet's storage that are alive, of all arrays allocated since the count began.
 
@@ -42,7 +42,7 @@ class StorageCounter:
     """
 
     def __init__(self) -> None:
-        why = storage_check.why_not()
+        why = storage.why_not()
         if why:
             raise LookupError(f"MXNet's storage: {why}")
         try:
@@ -217,7 +217,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             self._add(self._windows.close())
 
     def summary(self) -> dict[str, Any]:
-        """The summary of the rows so far (`echo.recording.windows`)."""
+        """The summary of the rows so far (`echo.instrument.windows`)."""
         return summary(self.rows)
 
     def to_json(self) -> dict[str, Any]:

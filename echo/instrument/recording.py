@@ -15,9 +15,9 @@ from typing import Any, Callable, Mapping
 
 import mxnet as mx
 
+from echo.instrument.recorder import Recorder, StorageCounter
+from echo.instrument.windows import RowFile
 from echo.plans.variables import RECORD_VARIABLE, value_of
-from echo.recording.windows import RowFile
-from echo.runtime.recorder import Recorder, StorageCounter
 
 _EVERY, _WARMUP = f"{RECORD_VARIABLE}_EVERY", f"{RECORD_VARIABLE}_WARMUP"
 

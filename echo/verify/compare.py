@@ -18,8 +18,8 @@ from mxnet import autograd
 from echo.errors import EchoError
 from echo.ir.graph import Graph
 from echo.ir.ops import may_draw
-from echo.runtime import random_state
-from echo.runtime.storage_check import Array, Difference, StepPair
+from echo.verify import random_state
+from echo.verify.storage import Array, Difference, StepPair
 
 logger = logging.getLogger("echo")
 TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the largest element, where operators are fused

@@ -15,9 +15,9 @@ import pytest
 from echo.errors import EchoError, VerificationError
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import EXECUTOR
-from echo.runtime.storage_check import Difference
-from echo.runtime.verifier import matches_original
-from echo.runtime.verify_report import Case
+from echo.verify.report import Case
+from echo.verify.storage import Difference
+from echo.verify.verifier import matches_original
 
 GRAPH = graph_of(mx.sym.tanh(mx.sym.var("x")))
 

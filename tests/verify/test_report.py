@@ -13,8 +13,8 @@ import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import DYNAMIC, EXECUTOR
-from echo.runtime.storage_check import Difference
-from echo.runtime.verify_report import Case, replay, write
+from echo.verify.report import Case, replay, write
+from echo.verify.storage import Difference
 
 GRAPH = graph_of(mx.sym.FullyConnected(mx.sym.sin(mx.sym.var("x"), name="sin"), num_hidden=2, name="fc"))
 WRONG = replace(GRAPH, nodes=tuple(replace(node, op="cos") if node.op == "sin" else node for node in GRAPH.nodes))

@@ -1,4 +1,4 @@
-"""Tests of `echo.recording.energy`: nvml; rapl."""
+"""Tests of `echo.instrument.energy`: nvml; rapl."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from echo.recording import energy
-from echo.recording.energy import Gpus, Polled, Rapl
+from echo.instrument import energy
+from echo.instrument.energy import Gpus, Polled, Rapl
 
 
 class Nvml:
@@ -96,7 +96,7 @@ def test_an_nvml_that_does_not_answer(nvml: Nvml) -> None:
 
 def test_power_becomes_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     now, watts = [0.0], [10.0]
-    monkeypatch.setattr("echo.recording.energy.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("echo.instrument.energy.time.monotonic", lambda: now[0])
     polled = Polled(lambda: watts[0], interval=1000.0)
     now[0], watts[0] = 2.0, 30.0
     assert polled.joules() == 40.0, "20 W on the average"

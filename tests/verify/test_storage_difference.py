@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from echo.runtime.storage_check import Difference
+from echo.verify.storage import Difference
 
 
 def test_values_shapes_and_types() -> None:

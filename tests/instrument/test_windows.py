@@ -1,4 +1,4 @@
-"""Tests of `echo.recording.windows`: rows; summary; windows."""
+"""Tests of `echo.instrument.windows`: rows; summary; windows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from echo.errors import GraphError
-from echo.recording.windows import COLUMNS, Reading, Row, RowFile, Windows, columns_of, read_rows, summary
-from tests.recording.rows_of import row
+from echo.instrument.windows import COLUMNS, Reading, Row, RowFile, Windows, columns_of, read_rows, summary
+from tests.instrument.rows_of import row
 
 ROWS = (row(0), row(1, device=7, gpu_joules=12.5, cpu_joules=0.25), row(2, storage=None))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Mapping, Sequence
 
-from echo.recording.windows import Row
+from echo.instrument.windows import Row
 from echo.report.charts import GRAPH_COLORS, PRINT, VEGA_LITE_SCHEMA, WIDTH
 from echo.report.pages import write
 from echo.report.usage import PLANNED, STOCK

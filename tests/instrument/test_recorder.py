@@ -1,4 +1,4 @@
-"""Tests of `echo.runtime.recorder`: storage counter; meters; recorder."""
+"""Tests of `echo.instrument.recorder`: storage counter; meters; recorder."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from mxnet.gluon.contrib.estimator import Estimator
 
 from echo.callbacks import Recorder
 from echo.errors import NativeError, OptionError
-from echo.recording.windows import RowFile, read_rows, summary
-from echo.runtime import recorder, storage_check
-from echo.runtime.recorder import Meters, StorageCounter
-from tests.recording.test_energy import Nvml, zone
+from echo.instrument import recorder
+from echo.instrument.recorder import Meters, StorageCounter
+from echo.instrument.windows import RowFile, read_rows, summary
+from echo.verify import storage
+from tests.instrument.test_energy import Nvml, zone
 
 MB = 2**20
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +84,7 @@ def verify_counts_meanwhile() -> None:
     counter = StorageCounter()
     try:
         kept = array(2)
-        most, _ = storage_check.peak_storage(lambda: array(5).asnumpy(), mx.cpu())
+        most, _ = storage.peak_storage(lambda: array(5).asnumpy(), mx.cpu())
         assert 5 * MB <= most < 6 * MB
         assert 7 * MB <= counter.most() < 8 * MB, "it goes on behind"
         assert eventually(lambda: 2 * MB <= counter.most() < 3 * MB)
@@ -92,15 +93,15 @@ def verify_counts_meanwhile() -> None:
         del kept, passing
     finally:
         counter.close()
-    most, _ = storage_check.peak_storage(lambda: array(5).asnumpy(), mx.cpu())
+    most, _ = storage.peak_storage(lambda: array(5).asnumpy(), mx.cpu())
     assert 5 * MB <= most < 6 * MB
 
 
 def test_uncountable_storage_raises_lookup_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_check, "why_not", lambda: "MXNet's storage is not where it is expected")
+    monkeypatch.setattr(storage, "why_not", lambda: "MXNet's storage is not where it is expected")
     with pytest.raises(LookupError, match="MXNet's storage: MXNet's storage is not where"):
         StorageCounter()
-    monkeypatch.setattr(storage_check, "why_not", lambda: "")
+    monkeypatch.setattr(storage, "why_not", lambda: "")
 
     def missing() -> None:
         raise NativeError("the hook is missing")
@@ -150,7 +151,7 @@ def test_meters_on_a_cpu_read_process_and_energy(tmp_path: Path, monkeypatch: py
 
 
 def meters_rapl(folder: Path) -> Any:
-    from echo.recording.energy import Rapl
+    from echo.instrument.energy import Rapl
 
     return Rapl(folder)
 
@@ -317,7 +318,7 @@ def test_missing_meter_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: p
     def refused() -> None:
         raise LookupError("CPU energy: this user may not read it; to allow it: sudo chmod")
 
-    monkeypatch.setattr("echo.runtime.recorder.Rapl", refused)
+    monkeypatch.setattr("echo.instrument.recorder.Rapl", refused)
     for _ in range(2):
         with Recorder() as recorder:
             assert any("to allow it: sudo chmod" in line for line in recorder.missing)

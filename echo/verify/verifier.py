@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -19,12 +19,9 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.runtime import verify, verify_report
-from echo.runtime.storage_check import Difference, StepPair, beside_storage
-from echo.runtime.verify_report import Case
-
-if TYPE_CHECKING:
-    from echo.runtime.executor import PlannedExecutor
+from echo.verify import compare, report
+from echo.verify.report import Case
+from echo.verify.storage import Difference, StepPair, beside_storage
 
 logger = logging.getLogger("echo")
 Findings = Tuple[List[Difference], str]  # and a text about storage, for the log
@@ -42,7 +39,7 @@ class Verifier:
     strict: bool
     thread: int = field(default_factory=threading.get_ident)
 
-    def matches_original(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> bool:
+    def matches_original(self, executor: Any, inputs: Mapping[str, Any]) -> bool:
         """Whether an executor does what the original graph does with these inputs; True where that cannot be tried.
 
         Raises:
@@ -50,36 +47,36 @@ class Verifier:
         """
         return matches_original(lambda: self._differences(executor, inputs), lambda: self._case(executor), self.strict)
 
-    def _differences(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> Findings:
+    def _differences(self, executor: Any, inputs: Mapping[str, Any]) -> Findings:
         if self.thread != threading.get_ident():
-            raise verify.UnverifiedError("it was bound in another thread, which draws other random numbers")
+            raise compare.UnverifiedError("it was bound in another thread, which draws other random numbers")
         for name, array in inputs.items():
             executor.arg_dict[name][:] = array
         stock, applied = mx.executor.Executor, executor._applied
         count = len(executor.grad_arrays)
-        with verify.put_back([*executor.grad_arrays, *executor.aux_arrays]) as before:
+        with compare.put_back([*executor.grad_arrays, *executor.aux_arrays]) as before:
 
-            def fresh(bound: Graph | Symbol) -> verify.Arrays:
+            def fresh(bound: Graph | Symbol) -> compare.Arrays:
                 copies = [None if array is None else array.copy() for array in before]
                 rebound = executor._bound(bound, executor.arg_arrays, copies[:count], copies[count:])
-                return verify.step_of(rebound, stock.forward, stock.backward)
+                return compare.step_of(rebound, stock.forward, stock.backward)
 
-            def user() -> verify.Arrays:
+            def user() -> compare.Arrays:
                 return fresh(executor._symbol)
 
-            def planned() -> verify.Arrays:
-                return verify.step_of(executor, stock.forward, stock.backward)
+            def planned() -> compare.Arrays:
+                return compare.step_of(executor, stock.forward, stock.backward)
 
             alone = StepPair(
                 user, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx)
             )
-            return verify.compared(applied.user, applied.fuses, user, planned, alone), alone.told
+            return compare.compared(applied.user, applied.fuses, user, planned, alone), alone.told
 
     def for_rebound(self) -> Verifier:
         """Returns the verifier of an executor that this thread binds again for other shapes."""
         return replace(self, plan=None, thread=threading.get_ident())
 
-    def _case(self, executor: PlannedExecutor) -> Case:
+    def _case(self, executor: Any) -> Case:
         applied = executor._applied
         return Case(
             runner=EXECUTOR,
@@ -89,7 +86,7 @@ class Verifier:
             context=str(executor._ctx),
             plan=self.plan,
             requests=executor.requests,
-            given=verify.read(argument=executor.arg_dict, gradient=executor.grad_dict, state=executor.aux_dict),
+            given=compare.read(argument=executor.arg_dict, gradient=executor.grad_dict, state=executor.aux_dict),
             options=repr(replace(self.options, plan=())),
             hidden=beside_storage(self.plan, executor._ctx),
         )
@@ -101,7 +98,7 @@ def call_matches_original(
     make_planned: Callable[[], Any],
     inputs: Mapping[str, Any],
     states: Sequence[str],
-    case: Callable[[Mapping[str, str], verify.Arrays], Case],
+    case: Callable[[Mapping[str, str], compare.Arrays], Case],
     strict: bool,
 ) -> bool:
     """Whether ``planned``, a CachedOp, computes on these inputs what one of the original graph does.
@@ -115,17 +112,17 @@ def call_matches_original(
     """
 
     def full_case() -> Case:
-        requests = {name: "write" for name, array in inputs.items() if verify.is_recorded(array)}
-        return case(requests, verify.read(argument=inputs))
+        requests = {name: "write" for name, array in inputs.items() if compare.is_recorded(array)}
+        return case(requests, compare.read(argument=inputs))
 
     def differences() -> Findings:
         about, ctx = case({}, {}), next(iter(inputs.values())).context
 
-        def call(op: Callable[[], Any]) -> Callable[[], verify.Arrays]:
-            return lambda: verify.call_of(op(), inputs, states)
+        def call(op: Callable[[], Any]) -> Callable[[], compare.Arrays]:
+            return lambda: compare.call_of(op(), inputs, states)
 
         alone = StepPair(call(make_stock), call(make_planned), ctx, about.hidden)
-        return verify.compared(about.user, about.fuses, call(make_stock), call(lambda: planned), alone), alone.told
+        return compare.compared(about.user, about.fuses, call(make_stock), call(lambda: planned), alone), alone.told
 
     return matches_original(differences, full_case, strict)
 
@@ -142,7 +139,7 @@ def matches_original(differences: Callable[[], Findings], case: Callable[[], Cas
         same = "outputs, gradients, states and random numbers are those of the user's own graph"
         logger.info("echo: verify: %s; %s", same, storage)
         return True
-    folder = verify_report.write(case(), wrong)
+    folder = report.write(case(), wrong)
     shown = "; ".join(map(str, wrong[:3])) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     text = (
         f"a plan does not do what your own graph does: {shown}. Please report it with what is in {folder}, where "

@@ -20,8 +20,8 @@ import echo
 from benchmarks.sockeye_log import counter_peak
 from echo.errors import NativeError
 from echo.frontend.symbols import graph_of
-from echo.runtime import storage_check as held_module
-from echo.runtime.storage_check import LEAST, StepPair, grows, peak_storage
+from echo.verify import storage as held_module
+from echo.verify.storage import LEAST, StepPair, grows, peak_storage
 from tests.support.planning import plan_other_graphs
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -178,8 +178,8 @@ def test_held_bytes_are_those_of_mxnets_profiler(tmp_path: Path) -> None:
     script = """
 import json, sys
 import mxnet as mx
-from echo.runtime.storage_check import peak_storage
-from tests.runtime.test_storage_check import network, stepped
+from echo.verify.storage import peak_storage
+from tests.verify.test_storage import network, stepped
 stepped(network(64))  # temporary spaces are there
 mx.profiler.set_config(profile_memory=True, filename=sys.argv[1])
 mx.profiler.set_state("run")

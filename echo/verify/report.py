@@ -26,8 +26,8 @@ from echo.frontend.symbols import graph_of, load, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
 from echo.plans.plan import Plan
-from echo.runtime import verify
-from echo.runtime.storage_check import Difference, StepPair
+from echo.verify import compare
+from echo.verify.storage import Difference, StepPair
 
 _SETTINGS = ("MXNET_", "NNVM_", "ECHO_", "OMP_", "MKLDNN_", "DNNL_")
 _SCRIPT = '''"""Runs the step again in which echo's plan and the stock graph differed: python reproduce.py"""
@@ -36,7 +36,7 @@ import sys
 from pathlib import Path
 
 os.environ.update({settings!r})
-from echo.runtime.verify_report import replay
+from echo.verify.report import replay
 
 sys.exit(replay(Path(__file__).parent))
 '''
@@ -56,7 +56,7 @@ class Case:
     context: str
     plan: Plan | None
     requests: Mapping[str, str]  # of executors, by argument; of CachedOps "write" where a gradient was asked for
-    given: verify.Arrays
+    given: compare.Arrays
     flags: Sequence[tuple[str, Any]] = ()
     training: bool = True
     options: str = ""
@@ -113,7 +113,7 @@ def replay(folder: Path) -> int:
     run = _step if case.runner == EXECUTOR else _call
     ctx = mx.Context(*_device(case.context))
     alone = StepPair(lambda: run(case, case.user), lambda: run(case, case.bound), ctx, case.hidden)
-    wrong = verify.compared(case.user, case.fuses, alone.stock, alone.planned, alone)
+    wrong = compare.compared(case.user, case.fuses, alone.stock, alone.planned, alone)
     for difference in wrong:
         print(difference)
     print(f"{len(wrong)} differences" if wrong else "no difference")
@@ -142,21 +142,21 @@ def _arrays_of(case: Case, kind: str, names: Sequence[str]) -> dict[str, Any]:
     return {name: mx.nd.array(value, context, value.dtype) for name, value in arrays.items()}
 
 
-def _step(case: Case, graph: Graph) -> verify.Arrays:
+def _step(case: Case, graph: Graph) -> compare.Arrays:
     symbol = symbol_of(graph)
     names = symbol.list_arguments()
     args, gradients = _arrays_of(case, "argument", names), _arrays_of(case, "gradient", names)
     states = _arrays_of(case, "state", symbol.list_auxiliary_states())
     executor = Symbol.bind(symbol, mx.Context(*_device(case.context)), args, gradients, dict(case.requests), states)
     stock = mx.executor.Executor
-    return verify.step_of(executor, stock.forward, stock.backward)
+    return compare.step_of(executor, stock.forward, stock.backward)
 
 
-def _call(case: Case, graph: Graph) -> verify.Arrays:
+def _call(case: Case, graph: Graph) -> compare.Arrays:
     symbol = symbol_of(graph)
     inputs = _arrays_of(case, "argument", symbol.list_inputs())
     for name, array in inputs.items():
         if case.requests.get(name) == "write":
             array.attach_grad()
     with autograd.record(train_mode=case.training):
-        return verify.call_of(mx.nd.CachedOp(symbol, case.flags), inputs, symbol.list_auxiliary_states())
+        return compare.call_of(mx.nd.CachedOp(symbol, case.flags), inputs, symbol.list_auxiliary_states())

@@ -1,0 +1,1 @@
+"""Compares a planned graph with the original one: results, random numbers and storage."""
