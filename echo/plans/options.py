@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
 import re
 import sys
@@ -9,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from echo.errors import OptionError
+from echo.errors import OptionError, did_you_mean
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
@@ -104,7 +105,9 @@ class Options:
         """
         unknown = sorted(set(values) - set(OPTION_NAMES))
         if unknown:
-            raise OptionError(f"unknown option {unknown[0]!r}, expected one of {', '.join(OPTION_NAMES)}")
+            question = did_you_mean(unknown[0], OPTION_NAMES)
+            expected = f"expected one of {', '.join(OPTION_NAMES)}{'; ' if question else ''}{question}"
+            raise OptionError(f"unknown option {unknown[0]!r}, {expected}")
         return Options(**values)
 
     @cached_property
@@ -112,8 +115,9 @@ class Options:
         """A text that is equal for options with equal plans."""
         budget = self.memory_budget
         budget = budget if isinstance(budget, str) or budget is None else float(budget)
-        own = "" if isinstance(self.policy, str) else f" {_FUNCTIONS.setdefault(self.policy, len(_FUNCTIONS))}"
-        return repr(replace(self, memory_budget=budget, strict=False, plan=(), verify=False)) + own
+        function = None if isinstance(self.policy, str) else self.policy
+        policy, own = (self.policy, "") if function is None else (SEARCH, f" {_number_of(function)}")
+        return repr(replace(self, policy=policy, memory_budget=budget, strict=False, plan=(), verify=False)) + own
 
     @property
     def fuses(self) -> bool:
@@ -144,7 +148,16 @@ class Options:
 
 
 OPTION_NAMES = tuple(item.name for item in fields(Options))
+_NUMBERS = itertools.count()
 _FUNCTIONS: dict[PolicyFunction, int] = {}  # policies of users, by which keys of plans tell them apart
+_UNHASHABLE: dict[int, tuple[PolicyFunction, int]] = {}  # the same by identity, which lasts while they are kept
+
+
+def _number_of(function: PolicyFunction) -> int:
+    try:
+        return _FUNCTIONS.setdefault(function, next(_NUMBERS))
+    except TypeError:
+        return _UNHASHABLE.setdefault(id(function), (function, next(_NUMBERS)))[1]
 
 
 def policy_name(policy: str | PolicyFunction) -> str:

@@ -22,6 +22,8 @@ def options_from(environment: Mapping[str, str]) -> Options:
     for variable, text in RENAMED.items():
         if environment.get(variable):
             raise OptionError(f"{variable}: this variable is now {text}")
+    if DEBUG_VARIABLE in environment:
+        value_of(DEBUG_VARIABLE, environment)  # raises if it has a word that echo does not know
     values: dict[str, Any] = {}
     for variable, (option, _, _) in VARIABLES.items():
         if option and variable in environment:

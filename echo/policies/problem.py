@@ -270,7 +270,9 @@ class _Timed:
         exact = limit is None or evaluation.bytes <= limit
         if exact and PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:
             self._rank = self._problem.rank(evaluation)
-            self.best = self._problem.chosen(recompute) if splits is None else splits
+            # a copy: a function of the user may go on with the same dictionary
+            copied = None if splits is None else {node: tuple(at) for node, at in splits.items()}
+            self.best = self._problem.chosen(recompute) if copied is None else copied
         return evaluation
 
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:

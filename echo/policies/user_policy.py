@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from dataclasses import dataclass
 from typing import Any, Mapping
@@ -31,10 +32,10 @@ class UserPolicy:
         splits: Any = self.function(problem)
         if not isinstance(splits, Mapping):
             raise OptionError(f"policy {self.name}: expected a mapping from nodes to positions, got {splits!r}")
-        return {number: self._positions(problem, number, positions) for number, positions in splits.items()}
+        return dict(self._checked(problem, number, positions) for number, positions in splits.items())
 
-    def _positions(self, problem: Problem, number: Any, positions: Any) -> tuple[int, ...]:
-        if number not in problem.candidates:
+    def _checked(self, problem: Problem, number: Any, positions: Any) -> tuple[int, tuple[int, ...]]:
+        if not isinstance(number, numbers.Integral) or number not in problem.candidates:
             raise OptionError(f"policy {self.name}: {number!r} is no candidate for recomputation, expected keys of "
                               "`problem.candidates`")  # fmt: skip
         name, nodes = problem.training.nodes[number].name, problem.training.nodes
@@ -49,4 +50,4 @@ class UserPolicy:
         if len(slots) > 1 and not problem.may_split:
             raise OptionError(f"policy {self.name}: {name!r}: expected one position, since each node runs again at "
                               f"most once here, got {positions!r}")  # fmt: skip
-        return slots
+        return int(number), slots

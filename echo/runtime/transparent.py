@@ -22,7 +22,7 @@ from echo.frontend.install import check_version
 from echo.frontend.mxnet_settings import share_one_space
 from echo.frontend.symbols import graph_of
 from echo.plans.options import Options
-from echo.plans.variables import debug, options_from, warn_of_misspelt
+from echo.plans.variables import options_from, warn_of_misspelt
 from echo.runtime import bind, bind_request
 from echo.runtime.bind import OptimizedSymbol
 from echo.runtime.error_policy import ErrorPolicy, NeverStopTraining
@@ -156,7 +156,6 @@ def enable_from_environment(before_all: bool = False) -> None:
     """
     _log(os.environ.get("ECHO_LOG", ""))
     warn_of_misspelt(lambda line: logger.warning("echo: %s", line))
-    debug()  # raises if it has a word that echo does not know
     enable(options_from(os.environ))
     if before_all and not share_one_space():
         logger.debug("echo: MXNet's operators draw from several spaces")

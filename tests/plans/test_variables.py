@@ -32,6 +32,7 @@ def test_options_from_the_environment() -> None:
         ("ECHO_POLICY", "best"),
         ("ECHO_PLAN", ":::"),
         ("ECHO_OPTIMIZER_STATES", "99"),
+        ("ECHO_DEBUG", "dump=folder,lr=0.1"),
     ],
 )
 def test_a_wrong_variable_is_named(variable: str, text: str) -> None:

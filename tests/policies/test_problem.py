@@ -237,6 +237,21 @@ def test_the_best_so_far_is_taken() -> None:
     assert within(0, Tries([best])) == ({}, False), "nothing was looked at"
 
 
+def test_a_best_that_is_changed_later_counts_as_it_was() -> None:
+    class Changes(Tries):
+        def choose(self, problem: Problem) -> Splits:
+            splits = {node: list(at) for node, at in problem.splits(best).items()}
+            problem.value(splits)
+            for at in splits.values():
+                at.append(len(problem.training.nodes))
+            splits.popitem()
+            problem.value(splits)
+            return {}
+
+    best = min((FEW, MANY), key=lambda nodes: PROBLEM.value(PROBLEM.splits(nodes)).bytes)
+    assert within(1, Changes([])) == (PROBLEM.splits(best), False)
+
+
 def test_values_that_are_not_exact_do_not_count() -> None:
     assert within(1, Tries([MANY, FEW], ranges=(PEAK,))) == ({}, False)
     assert within(1, Tries([MANY, FEW], limit=0)) == ({}, False)

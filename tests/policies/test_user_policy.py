@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -83,6 +84,26 @@ def test_training_with_a_function_has_the_same_bits() -> None:
     assert all(np.array_equal(one, other) for one, other in zip(*results))
 
 
+@dataclasses.dataclass
+class Unhashable:
+    """A policy without a hash, and with a text that it cannot give."""
+
+    count: int
+
+    def __call__(self, problem: Problem) -> Splits:
+        return problem.splits(sorted(problem.candidates)[: self.count])
+
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_a_function_needs_no_hash_and_no_text() -> None:
+    policies = [Unhashable(100), Unhashable(0), Unhashable(100)]
+    plans = [echo.plan(network(), policy=each, fuse=False, max_overhead=None, **SHAPES) for each in policies]
+    assert plans[0] == plans[2]
+    assert plans[0].marks != plans[1].marks
+
+
 def first_candidate(positions: Callable[[Problem, int], Any]) -> Callable[[Problem], Any]:
     def policy(problem: Problem) -> Mapping[int, Any]:
         node = min(problem.candidates)
@@ -95,6 +116,7 @@ WRONG = {
     "no mapping": (lambda problem: [1, 2], r"expected a mapping from nodes to positions, got \[1, 2\]"),
     "no candidate": (lambda problem: {10**6: (5,)}, "1000000 is no candidate for recomputation"),
     "a name": (lambda problem: {"fc": (5,)}, "'fc' is no candidate for recomputation"),
+    "no whole number": (lambda problem: {float(min(problem.candidates)): (5,)}, "is no candidate for recomputation"),
     "no position": (first_candidate(lambda problem, node: ()), "expected positions of backward nodes"),
     "no number": (first_candidate(lambda problem, node: ("x",)), "expected positions, got"),
     "a forward node": (first_candidate(lambda problem, node: (node,)), "expected positions of backward nodes"),
