@@ -315,7 +315,7 @@ def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
 
 def _remark_on(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """Returns the meaning of an environment variable, or why its value is not valid, and the state that this gives."""
-    if name in RENAMED:
+    if name in RENAMED and environment[name]:
         return f"this variable is now {RENAMED[name]}", STOPS
     if name not in VARIABLES:
         alike = alike_variable(name)

@@ -8,16 +8,18 @@
 namespace echo {
 namespace kernels {
 
-// The value of a word of ECHO_DEBUG; empty without it.
+// The value of a word of ECHO_DEBUG, the last one where it is repeated; empty without it.
 inline std::string debug_value(const std::string& word) {
   const char* const text = std::getenv("ECHO_DEBUG");
+  const char* const space = " \t\r\n\v\f";
   std::istringstream words(text == nullptr ? "" : text);
+  std::string found;
   for (std::string each; std::getline(words, each, ',');) {
-    const size_t start = each.find_first_not_of(' ');
+    const size_t start = each.find_first_not_of(space);
     if (start == std::string::npos || each.compare(start, word.size() + 1, word + "=") != 0) continue;
-    return each.substr(start + word.size() + 1, each.find_last_not_of(' ') - start - word.size());
+    found = each.substr(start + word.size() + 1, each.find_last_not_of(space) - start - word.size());
   }
-  return "";
+  return found;
 }
 
 }  // namespace kernels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple
 
@@ -11,6 +12,8 @@ from echo.system.threads import ONCE
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
+
+logger = logging.getLogger("echo")
 
 
 def options_from(environment: Mapping[str, str]) -> Options:
@@ -99,13 +102,20 @@ def _fuse(text: str) -> bool | str:
 def _loaded(text: str) -> tuple[Plan, ...]:
     from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
+    paths, plans = list(filter(None, text.split(os.pathsep))), []
     try:
-        plans = tuple(Plan.load(path) for path in text.split(os.pathsep) if path)
+        for path in paths:
+            try:
+                plans.append(Plan.load(path))
+            except GraphError as error:
+                if "of another version of echo" not in str(error):
+                    raise
+                logger.warning("echo: ECHO_PLAN: %s: a new plan is made", error)
     except (GraphError, OSError) as error:
         raise ValueError(f"expected files that Plan.save wrote: {error}") from None
-    if text and not plans:
+    if text and not paths:
         raise ValueError(f"expected files that Plan.save wrote, got {text!r}")
-    return plans
+    return tuple(plans)
 
 
 def _number(text: str) -> float | str | None:

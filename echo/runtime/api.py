@@ -60,6 +60,8 @@ def _check_known(arrays: Iterable[str], names: Iterable[str]) -> None:
     if not unknown:
         return
     name = unknown[0]
+    if name in OPTION_NAMES:
+        raise OptionError(f"{name}: this function does not take this option")
     if name in _RENAMED:
         raise OptionError(f"{name}: this option is now {_RENAMED[name]!r}")
     expected = f"expected one of {', '.join(OPTION_NAMES)}, or the name of an array of the symbol"
@@ -74,6 +76,8 @@ def _shapes_of(keywords: Mapping[str, Any], names: Collection[str] | None = None
         raise OptionError(f"shapes: expected a mapping such as {{'data': (128, 50)}}, got {given!r}")
     given = given or {}
     for name in given:
+        if not isinstance(name, str):
+            raise OptionError(f"shapes: expected names of arrays, got {name!r}")
         if name in arrays:
             raise OptionError(f"shapes: {name!r} is also given as a keyword, expected it once")
         if names is not None and name not in names:

@@ -92,3 +92,9 @@ def test_old_variable_raises_error_that_names_the_new_one(name: str) -> None:
         options_from({name: "1"})
     assert misspelt({name: "1"}) == [f"{name} changes nothing: it is now {RENAMED[name]}"]
     assert options_from({name: ""}) == Options()
+
+
+def test_plan_of_another_version_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "old.json").write_text('{"digest": "", "format": "echo-plan-7"}')
+    assert options_from({"ECHO_PLAN": str(tmp_path / "old.json")}).plans == ()
+    assert "got 'echo-plan-7' of another version of echo: a new plan is made" in caplog.text

@@ -239,7 +239,7 @@ def test_the_best_so_far_is_taken() -> None:
 
 def test_a_best_that_is_changed_later_counts_as_it_was() -> None:
     class Changes(Tries):
-        def choose(self, problem: Problem) -> Splits:
+        def choose(self, problem: Problem) -> RecomputeSchedule:
             splits = {node: list(at) for node, at in problem.splits(best).items()}
             problem.value(splits)
             for at in splits.values():

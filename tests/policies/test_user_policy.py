@@ -90,7 +90,7 @@ class Unhashable:
 
     count: int
 
-    def __call__(self, problem: Problem) -> Splits:
+    def __call__(self, problem: Problem) -> RecomputeSchedule:
         return problem.splits(sorted(problem.candidates)[: self.count])
 
     def __repr__(self) -> str:

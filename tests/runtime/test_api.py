@@ -116,6 +116,7 @@ def test_shape_for_an_option_raises_an_error_that_names_shapes() -> None:
         ({"shapes": {"dta": (8, 4)}}, r"shapes: the symbol has no array 'dta'; did you mean data\?"),
         ({"shapes": {"data": (8, 4)}, "data": (8, 4)}, "shapes: 'data' is also given as a keyword, expected it once"),
         ({"shapes": [(8, 4)]}, r"shapes: expected a mapping such as \{'data': \(128, 50\)\}, got \[\(8, 4\)\]"),
+        ({"shapes": {1: (8, 4)}}, "shapes: expected names of arrays, got 1"),
         ({"points": 3}, "points: this option is now 'budgets'"),
         ({"policy": "exact"}, "policy: expected one of .*, got 'exact'; 'exact' is now 'ilp'"),
         ({"exact": True, "fuse": "memory"}, "fuse: expected True or False with exact=True, which fuses nothing"),
@@ -136,3 +137,15 @@ def test_signatures_have_the_options_with_their_defaults(function: Callable[...,
     for name in options.keys() & parameters.keys():
         assert parameters[name].default == options[name].default, name
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+@pytest.mark.parametrize("name", ["verify", "plan"])
+def test_option_that_a_function_does_not_take_is_named(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}: "):
+        echo.frontier(network(), **{name: True}, **SHAPES)
+
+
+@pytest.mark.parametrize("name", ["partial", "self"])
+def test_input_named_like_a_parameter_of_mxnet_is_planned(name: str) -> None:
+    plan = echo.plan(network(name), shapes={name: (8, 16)})
+    assert plan.key.arguments[0].shape == (8, 16)
