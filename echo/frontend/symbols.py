@@ -142,16 +142,6 @@ class Binding:
         return (self.arg_shapes, self.aux_shapes, types, self.grad_req)
 
 
-def inferred_shapes_of(symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-    """Infers the shapes of arguments, outputs and auxiliary states, without the warning of MXNet's ``infer_shape``.
-
-    Arguments whose names are those of parameters of MXNet's function are handed over by their positions.
-    """
-    if shapes.keys() & {"self", "partial"}:
-        return symbol._infer_shape_impl(False, *(shapes.get(name) for name in symbol.list_arguments()))
-    return symbol._infer_shape_impl(False, **shapes)
-
-
 def infer_binding(
     symbol: mx.sym.Symbol,
     shapes: Mapping[str, tuple[int, ...]],
@@ -168,7 +158,7 @@ def infer_binding(
     if unknown_names:
         raise ShapeError(f"shapes are given for {unknown_names}, expected some of the arguments {names}")
     try:
-        arg_shapes, _, aux_shapes = inferred_shapes_of(symbol, shapes)
+        arg_shapes, _, aux_shapes = symbol._infer_shape_impl(False, **shapes)  # without infer_shape's own warning
     except mx.MXNetError as error:
         text = _unknown_sizes(shapes) or f"MXNet cannot infer the shapes from {dict(shapes)}: {_reason(error)}"
         raise ShapeError(text) from error

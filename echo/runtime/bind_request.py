@@ -10,7 +10,7 @@ import numpy as np
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError
-from echo.frontend.symbols import Binding, grad_reqs, infer_binding, inferred_shapes_of
+from echo.frontend.symbols import Binding, grad_reqs, infer_binding
 
 # Facts of a bound executor: shapes of its arguments and gradient requests; and arrays brought into other shapes.
 
@@ -46,7 +46,7 @@ def inferred_shapes(
     """
     names = symbol.list_arguments()
     shapes = {name: shape for name, shape in new_shapes.items() if name in names and isinstance(shape, tuple)}
-    arg_shapes, _, aux = inferred_shapes_of(symbol, shapes)
+    arg_shapes, _, aux = symbol._infer_shape_impl(False, **shapes)
     if arg_shapes is None:
         raise EchoError(f"MXNet does not infer every shape from {shapes}")
     return dict(zip(names, map(tuple, arg_shapes))), tuple(map(tuple, aux))

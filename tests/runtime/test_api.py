@@ -143,9 +143,3 @@ def test_signatures_have_the_options_with_their_defaults(function: Callable[...,
 def test_option_that_a_function_does_not_take_is_named(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}: "):
         echo.frontier(network(), **{name: True}, **SHAPES)
-
-
-@pytest.mark.parametrize("name", ["partial", "self"])
-def test_input_named_like_a_parameter_of_mxnet_is_planned(name: str) -> None:
-    plan = echo.plan(network(name), shapes={name: (8, 16)})
-    assert plan.key.arguments[0].shape == (8, 16)

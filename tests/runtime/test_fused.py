@@ -61,7 +61,7 @@ def always_fused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Graphs with fused operators are taken whatever they need: some gain only where models are larger than these."""
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())  # no other test gets these plans
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(variant.Trial, "is_larger", False)
+    monkeypatch.setattr(variant.Variant, "is_larger", False)
     monkeypatch.setattr(variant, "RULES", replace(variant.RULES, more=1e9, slack=1e9, step=1e9))
 
 
