@@ -46,12 +46,12 @@ def test_spaces_other_than_the_default_are_settings_of_plans(
 _PROGRAM = """
 import mxnet as mx, numpy as np
 from echo.frontend.mxnet_settings import workspace_slots
-from echo.runtime import storage_check
+from echo.verify import storage
 from echo.instrument.recorder import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
 x = mx.nd.array(np.random.RandomState(0).rand(1 << 20))
 mx.nd.waitall()
-assert storage_check.why_not() == ""
+assert storage.why_not() == ""
 counter = StorageCounter()
 for _ in range(8):
     mx.nd.argsort(x).wait_to_read()
