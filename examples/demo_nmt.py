@@ -310,7 +310,7 @@ def picture(corpus: parallel_text.Corpus, arguments: argparse.Namespace, path: P
 
     shape = (arguments.batch, arguments.length)
     shapes = {name: shape for name in ("source", "target", "softmax_label")}
-    profile = echo.profile(_model(corpus, arguments), ("echo",), **shapes)
+    profile = echo.profile(_model(corpus, arguments), compare=("echo",), **shapes)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_over_step(profile, path, "Feature maps and gradients alive over one training step")
 

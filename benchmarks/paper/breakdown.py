@@ -68,7 +68,7 @@ def _cells_held(steps: int, name: str) -> dict[str, int]:
     model = cells(steps)
     compare, options = ((), {}) if name == "stock" else (("echo",), VARIANTS[name])
     profile = echo.profile(
-        model.symbol, compare, grad_req=model.grad_req(), **{**options, "max_planning": None}, **model.shapes
+        model.symbol, compare=compare, grad_req=model.grad_req(), **{**options, "max_planning": None}, **model.shapes
     )
     usage = profile.usages["echo" if compare else "stock"]
     return {"maps": usage.by_kind[FEATURE_MAPS], "planned": usage.planned}

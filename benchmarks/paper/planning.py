@@ -73,7 +73,7 @@ def stock(model: Model) -> Found:
 def mirror(model: Model) -> Found:
     """The bytes with MXNet's own recomputation (``MXNET_BACKWARD_DO_MIRROR``)."""
     profile = echo.profile(
-        model.symbol, ("mirror",), grad_req=model.grad_req(), policy="none", fuse=False, **model.shapes
+        model.symbol, compare=("mirror",), grad_req=model.grad_req(), policy="none", fuse=False, **model.shapes
     )
     return _bytes(profile.usages["mirror"])
 
