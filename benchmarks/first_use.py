@@ -23,8 +23,8 @@ from echo.kernels.cuda import ptx
 NMT = (
     "bias_act_grad_f32", "lstm_back_steps_f32", "lstm_cell_f32", "lstm_cell_grad_f32", "lstm_cells_f32",
     "lstm_steps_f32", "mlp_score_f32", "mlp_score_grad_columns_f32", "put_biases_f32", "softmax_output_db_f32",
-    "softmax_output_dw_big_f32", "softmax_output_dx_big_f32", "softmax_output_f32", "softmax_output_labels_f32",
-    "sum_rows_f32", "weighted_sum_f32", "weighted_sum_grad_f32",
+    "softmax_output_ds_f32", "softmax_output_f32", "softmax_output_labels_f32", "sum_rows_f32", "weighted_sum_f32",
+    "weighted_sum_grad_f32",
 )  # fmt: skip
 TILES = ("gemm_gates_small_f32", "gemm_inputs_big_f32", "gemm_weights_small_f32")
 

@@ -10,7 +10,7 @@ shift 3
 
 echo "== GPU contexts: $wheel on a fake device"
 environment "$python" "$wheel" "$numpy" || exit 0
-pip -e '.[exact,test]' "numpy==$numpy"
+pip -e '.[ilp,test]' "numpy==$numpy"
 sockeye=$PWD/.venv-gpu/sockeye  # beside the wheels: what it asks for contradicts MXNet 1.9.1
 [ -e "$sockeye/.installed" ] || {
   pip --no-deps --target "$sockeye" --upgrade -r projects/packages/sockeye_1.txt && touch "$sockeye/.installed"
