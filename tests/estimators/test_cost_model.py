@@ -19,17 +19,6 @@ from echo.meter.timer import LAUNCH
 from tests.support.timed_graphs import Build, by_op, chain, estimate, fixed, products
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> CostTable:
-    return CostTable("test", tmp_path)
-
-
-@pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The few nodes of a test are small parts of a step, as in a network of many."""
-    monkeypatch.setattr("echo.estimators.measuring._LARGE", 2.0)
-
-
 def test_equal_nodes_are_measured_once_and_cost_the_same(table: CostTable) -> None:
     training = chain()
     known = {"Activation": 2e-5, "FullyConnected": 1e-3, "_backward_Activation": 4e-5,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from echo.estimators.cost_table import CostTable
@@ -11,17 +9,6 @@ from echo.estimators.operator_groups import blocked_nodes, signature, work
 from echo.ir.graph import Entry
 from echo.meter.timer import LAUNCH
 from tests.support.timed_graphs import Build, by_op, chain, estimate, fixed
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> CostTable:
-    return CostTable("test", tmp_path)
-
-
-@pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The few nodes of a test are small parts of a step, as in a network of many."""
-    monkeypatch.setattr("echo.estimators.measuring._LARGE", 2.0)
 
 
 def test_views_and_fused_additions_cost_nothing(table: CostTable) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any
 
 import mxnet as mx
 import mxnet.libinfo
@@ -15,16 +15,9 @@ from echo.frontend import install
 from echo.frontend.capture import bind_without_memory, training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from tests.support.hooked_network import LIBMXNET, SHAPES, bind, clones, forget, marked, network, train
+from tests.support.hooked_network import LIBMXNET, SHAPES, bind, clones, marked, network, train
 
-
-@pytest.fixture(autouse=True)
-def _hook() -> Iterator[None]:
-    """The hook is on before and after each test."""
-    assert install_hook() == ""
-    yield
-    forget()
-    assert install_hook() == ""
+pytestmark = pytest.mark.usefixtures("hook_on")
 
 
 # On and off ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import pytest
 
@@ -16,21 +16,14 @@ from echo.errors import NativeError
 from echo.frontend.install import install_hook
 from tests.support.hooked_network import LIBMXNET, clones, forget, marked, network
 
+pytestmark = pytest.mark.usefixtures("hook_on")
+
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(next(path for path in native.__path__ if (Path(path) / "libecho_hook.so").is_file()))
 
 
-@pytest.fixture(autouse=True)
-def _hook() -> Iterator[None]:
-    """The hook is on before and after each test."""
-    assert install_hook() == ""
-    yield
-    forget()
-    assert install_hook() == ""
-
-
 @pytest.fixture
-def _empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _empty_folder(hook_on: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The package looks for its libraries in a folder of the test."""
     native.uninstall()
     monkeypatch.setattr(native, "__path__", [str(tmp_path)])

@@ -6,26 +6,18 @@ import contextlib
 import os
 import signal
 import threading
-from typing import Callable, Iterator
+from typing import Callable
 
 import mxnet as mx
 import mxnet.libinfo
 import pytest
 
 from echo import native
-from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import RANGE_ATTRIBUTE
-from tests.support.hooked_network import bind, clones, forget, marked, network, train
+from tests.support.hooked_network import bind, clones, marked, network, train
 
-
-@pytest.fixture(autouse=True)
-def _hook() -> Iterator[None]:
-    """The hook is on before and after each test."""
-    assert install_hook() == ""
-    yield
-    forget()
-    assert install_hook() == ""
+pytestmark = pytest.mark.usefixtures("hook_on")
 
 
 # Errors inside the passes -------------------------------------------------------------------------------------

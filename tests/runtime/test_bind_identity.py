@@ -16,26 +16,11 @@ from echo.frontend import symbols
 from echo.ir.graph import Graph
 from echo.runtime import bind as optimized_symbol
 from echo.runtime.bind import OptimizedSymbol
-from tests.support.bound_network import GRADIENTS, LIMITS, LOW_BOUND, SHAPES, network, was_planned
+from tests.support.bound_network import GRADIENTS, LOW_BOUND, SHAPES, network, was_planned
 from tests.support.training import Record, assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
 pytestmark = pytest.mark.usefixtures("cheap_planning")
-
-
-@pytest.fixture
-def values() -> dict[str, Any]:
-    return random_arrays(network(), SHAPES, limits=LIMITS)
-
-
-@pytest.fixture
-def expected(values: dict[str, Any]) -> Record:
-    return train(bind(network(), values, GRADIENTS))
-
-
-@pytest.fixture
-def optimized() -> OptimizedSymbol:
-    return echo.optimize(network(), **LOW_BOUND)
 
 
 # The symbol itself -------------------------------------------------------------------------------------------------

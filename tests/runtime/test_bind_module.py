@@ -13,26 +13,11 @@ import pytest
 
 import echo
 from echo.runtime.bind import OptimizedSymbol
-from tests.support.bound_network import BATCH, GRADIENTS, LIMITS, LOW_BOUND, SHAPES, network, was_planned
-from tests.support.training import Record, assert_same, bind, random_arrays, train
+from tests.support.bound_network import BATCH, LOW_BOUND, SHAPES, network, was_planned
+from tests.support.training import Record, assert_same
 
 Symbol = mx.sym.Symbol
 pytestmark = pytest.mark.usefixtures("cheap_planning")
-
-
-@pytest.fixture
-def values() -> dict[str, Any]:
-    return random_arrays(network(), SHAPES, limits=LIMITS)
-
-
-@pytest.fixture
-def expected(values: dict[str, Any]) -> Record:
-    return train(bind(network(), values, GRADIENTS))
-
-
-@pytest.fixture
-def optimized() -> OptimizedSymbol:
-    return echo.optimize(network(), **LOW_BOUND)
 
 
 # Module ------------------------------------------------------------------------------------------------------------

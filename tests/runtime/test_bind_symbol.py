@@ -20,21 +20,6 @@ Symbol = mx.sym.Symbol
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
-@pytest.fixture
-def values() -> dict[str, Any]:
-    return random_arrays(network(), SHAPES, limits=LIMITS)
-
-
-@pytest.fixture
-def expected(values: dict[str, Any]) -> Record:
-    return train(bind(network(), values, GRADIENTS))
-
-
-@pytest.fixture
-def optimized() -> OptimizedSymbol:
-    return echo.optimize(network(), **LOW_BOUND)
-
-
 def test_bind_with_dictionaries(optimized: OptimizedSymbol, values: dict[str, Any], expected: Record) -> None:
     assert_same(train(bind(optimized, values, GRADIENTS)), expected)
     assert was_planned(optimized)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Callable
-
-import pytest
 
 from echo.estimators import cost_model, measuring
 from echo.estimators.cost_model import CostModel
@@ -62,11 +59,6 @@ def chain(steps: int = 3, batch: int = 64) -> TrainingGraph:
 
 def by_op(training: TrainingGraph, seconds: tuple[float, ...], op: str) -> set[float]:
     return {cost for node, cost in zip(training.nodes, seconds) if node.op == op}
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> CostTable:
-    return CostTable("test", tmp_path)
 
 
 Seconds = Callable[[TrainingGraph, int], float]

@@ -6,8 +6,6 @@ import json
 import logging
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -26,23 +24,8 @@ from tests.support.planning import plan_other_graphs
 from tests.support.training import arrays, assert_alive, assert_same
 from tests.support.wrong_plans import FLAGS, OPTIONS, folders, inputs, made, warnings_of
 
-pytestmark = pytest.mark.usefixtures("cheap_planning")
+pytestmark = pytest.mark.usefixtures("cheap_planning", "own_folder")
 S = mx.sym
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def wrong_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans whose graphs hold a cosine where the user has a sine: outputs and gradients of another function."""
-
-    def changed(graph: Graph) -> Graph:
-        return replace(graph, nodes=tuple(replace(one, op="cos") if one.op == "sin" else one for one in graph.nodes))
-
-    plan_other_graphs(monkeypatch, changed)
 
 
 def network(*ops: str) -> S.Symbol:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -16,28 +14,11 @@ from mxnet.gluon import nn
 
 import echo
 from echo.errors import VerificationError
-from echo.ir.graph import Graph
-from tests.support.planning import plan_other_graphs
 from tests.support.training import assert_alive, assert_same
 from tests.support.wrong_plans import FLAGS, OPTIONS, folders, inputs, made, warnings_of
 
-pytestmark = pytest.mark.usefixtures("cheap_planning")
+pytestmark = pytest.mark.usefixtures("cheap_planning", "own_folder")
 S = mx.sym
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def wrong_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans whose graphs hold a cosine where the user has a sine: outputs and gradients of another function."""
-
-    def changed(graph: Graph) -> Graph:
-        return replace(graph, nodes=tuple(replace(one, op="cos") if one.op == "sin" else one for one in graph.nodes))
-
-    plan_other_graphs(monkeypatch, changed)
 
 
 # Executors -------------------------------------------------------------------------------------------------------

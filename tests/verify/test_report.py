@@ -16,17 +16,13 @@ from echo.ir.training_graph import DYNAMIC, EXECUTOR
 from echo.verify.report import Case, replay, write
 from echo.verify.storage import Difference
 
+pytestmark = pytest.mark.usefixtures("own_folder")
 GRAPH = graph_of(mx.sym.FullyConnected(mx.sym.sin(mx.sym.var("x"), name="sin"), num_hidden=2, name="fc"))
 WRONG = replace(GRAPH, nodes=tuple(replace(node, op="cos") if node.op == "sin" else node for node in GRAPH.nodes))
 GENERATOR = np.random.RandomState(0)
 GIVEN = {f"argument {name}": GENERATOR.normal(0, 1, shape).astype("float32")
          for name, shape in (("x", (4, 3)), ("fc_weight", (2, 3)), ("fc_bias", (2,)))}  # fmt: skip
 GIVEN["gradient x"] = np.ones((4, 3), "float32")
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def case(bound: Any, runner: str = EXECUTOR, **changes: Any) -> Case:

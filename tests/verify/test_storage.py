@@ -24,16 +24,11 @@ from echo.verify import storage as held_module
 from echo.verify.storage import LEAST, StepPair, grows, peak_storage
 from tests.support.planning import plan_other_graphs
 
-pytestmark = pytest.mark.usefixtures("cheap_planning")
+pytestmark = pytest.mark.usefixtures("cheap_planning", "own_folder")
 S = mx.sym
 OPTIONS = {"fuse": False, "max_overhead": None, "verify": True}
 MB = 2**20
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def network(copies: int = 0) -> S.Symbol:

@@ -19,12 +19,8 @@ from echo.verify.report import Case
 from echo.verify.storage import Difference
 from echo.verify.verifier import matches_original
 
+pytestmark = pytest.mark.usefixtures("own_folder")
 GRAPH = graph_of(mx.sym.tanh(mx.sym.var("x")))
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def case() -> Case:
