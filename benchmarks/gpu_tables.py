@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterator
 
+from benchmarks.paper.tables import table
+
 Row = Dict[str, Any]
 COMMAND = "make gpu-check"
 _STEPS = 50  # of the layers that are shown
@@ -11,12 +13,6 @@ _STEPS = 50  # of the layers that are shown
 
 def _rows(result: dict[str, Any], section: str) -> Iterator[Row]:
     return (row for row in result["rows"] if row["section"] == section and "left_out" not in row)
-
-
-def _table(columns: str, lines: Iterator[list[str]]) -> str:
-    heads = columns.split(" | ")
-    rule = ["---", *["---:"] * (len(heads) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines))
 
 
 def _ms(row: Row, name: str) -> str:
@@ -27,7 +23,7 @@ def layers_table(result: dict[str, Any]) -> str:
     """Milliseconds of a training step of one LSTM layer of 50 steps, by echo, cuDNN, and unfused."""
     rows = (row for row in _rows(result, "layer") if row["T"] == _STEPS)
     order = sorted(rows, key=lambda row: (row["dtype"] != "float32", row["H"], row["B"]))
-    return _table(
+    return table(
         "LSTM layer | echo, ms | cuDNN | cuDNN with TF32 | unfused",
         (
             [f"{row['dtype']}, {row['H']} units, batch {row['B']}"]
@@ -40,7 +36,7 @@ def layers_table(result: dict[str, Any]) -> str:
 def losses_table(result: dict[str, Any]) -> str:
     """Milliseconds and MB of a training step of a loss over a vocabulary, by echo and by torch."""
     rows = [row for row in _rows(result, "loss") if row["rows"] == 4096]
-    return _table(
+    return table(
         "loss of 4,096 rows | echo, ms | torch, ms | echo, MB | torch, MB",
         (
             [f"{row['dtype']}, {row['inputs']} inputs, {row['classes']:,} classes"]
@@ -53,7 +49,7 @@ def losses_table(result: dict[str, Any]) -> str:
 
 def attention_table(result: dict[str, Any]) -> str:
     """Milliseconds of a training step of dot attention, by echo, by torch's fused attention, and by torch eager."""
-    return _table(
+    return table(
         "attention | echo, ms | torch SDPA | torch eager",
         (
             [f"{row['dtype']}, {row['N']} x {row['T']} queries and keys of {row['D']}"]
@@ -66,7 +62,7 @@ def attention_table(result: dict[str, Any]) -> str:
 def energy_table(result: dict[str, Any]) -> str:
     """Joules of a training step of one LSTM layer, from the counter of the GPU."""
     forms = {"ours": "echo", "cudnn": "cuDNN", "unfused": "unfused"}
-    return _table(
+    return table(
         "LSTM layer, float32, 512 units, batch 64, 50 steps | joules a step | ms | watts",
         (
             [forms[row["form"]], f"{row['step_joules']:.2f}", f"{row['step_ms']:.2f}", f"{row['watts']:.0f}"]
