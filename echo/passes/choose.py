@@ -117,8 +117,7 @@ def _trial_of_users_graph(
 ) -> Variant | None:
     """A trial of the original graph; None where that fails although another graph has a plan (``has_plan``).
 
-    The user's user_constraints may be possible with fused operators alone: then the first rejected base, if there is
-    one.
+    The user's constraints may be possible with fused operators alone: then the first rejected base, if there is one.
     """
     with request.fallback_scope("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:

@@ -173,8 +173,7 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
 
     Raises:
         EchoError: a pass failed; the error names it and the passes before it. Errors that are about the user's
-        user_constraints
-            (`OptionError`, `BudgetError`) are raised as they are.
+            options (`OptionError`, `BudgetError`) are raised as they are.
     """
     values: dict[type, Any] = {type(value): value for value in initial_values}
     done: list[str] = []

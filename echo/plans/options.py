@@ -24,7 +24,6 @@ _MOST = sys.float_info.max  # of a number: a larger one of Python's has no float
 _POWERS = ("", "k", "m", "g", "t")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(%|([kmgt]?)(i?)b?)\s*$", re.IGNORECASE)
 
-
 # from an `echo.policies.problem.Problem`, which is above this room, to an `echo.ir.schedule.RecomputeSchedule`
 PolicyFunction = Callable[[Any], Any]
 
@@ -49,16 +48,16 @@ class Options:
         the last bits of results. Products with one weight, as of the steps of an RNN, are computed together if that was
         measured to be faster and costs hardly any memory, or fits the budget. False fuses nothing. On a GPU, fused
         operators that may be slower than cuDNN and cuBLAS replace MXNet's only if both forms were timed there and the
-        fused one is not slower. "memory" fuses in
-        these cases too, as a memory budget does, and also fuses cells that amplify each rounding.
+        fused one is not slower. "memory" fuses in these cases too, as a memory budget does, and also fuses cells that
+        amplify each rounding.
     strict: raise where echo would otherwise warn and hand the original graph back.
     optimizer_states: copies of the weights that the optimizer keeps (0 for SGD, 1 with momentum, 2 for Adam): they
         count in a budget.
     exact: outputs and gradients keep every bit; nothing is fused. By default, last bits may change within the tolerance
         of fused kernels (``docs/reference/fused-kernels.md``).
     max_planning: seconds that planning one graph may take by the clock, None for any. After that the best plan so far
-        is taken, and says so. It is a safety net: plans that take less than two thirds of it do not
-        depend on the clock.
+        is taken, and says so. It is a safety net: plans that take less than two thirds of it do not depend on the
+        clock.
     plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. Each bind
         gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
     verify: before the first training step after a bind, that step also runs as the original graph, in the memory that

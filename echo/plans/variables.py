@@ -218,11 +218,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "whole bytes, a size such as 6GB, or a fraction as 0.5 or 50%"),
     "ECHO_KEEP": ("keep", _listed, "nodes or operators to stash, names or patterns with commas between"),
     "ECHO_RECOMPUTE": ("recompute", _listed, "nodes or operators to recompute, given the same way"),
-    "ECHO_FUSE": (
-        "fuse",
-        _fuse,
-        "0 uses no fused kernels; memory fuses even if slower or less accurate",
-    ),
+    "ECHO_FUSE": ("fuse", _fuse, "0 uses no fused kernels; memory fuses even if slower or less accurate"),
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
     "ECHO_OPTIMIZER_STATES": ("optimizer_states", _count, "copies of the weights that count in a budget"),
     "ECHO_EXACT": ("exact", is_on, "1 keeps every bit: nothing is fused"),

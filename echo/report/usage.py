@@ -249,7 +249,7 @@ def usage(
         training: the graph that runs.
         planned: bytes of MXNet's memory planner for it.
         given: arrays that the executor is given: name, kind, bytes.
-        alongside: bytes alongside both, by kind.
+        beside: bytes alongside both, by kind.
     """
     operators = [number for number, node in enumerate(training.nodes) if node.op != VARIABLE]
     step_of = {number: step for step, number in enumerate(operators)}

@@ -49,7 +49,7 @@ class Built:
 class Product(NamedTuple):
     """The product of queries and keys: in which form; in it, ``scale`` times, or divided by the root of the depth.
 
-    ``axes`` are those of queries and keys, with the names of `echo.passes.patterns.attention_products`.
+    ``axes`` are those of queries and keys, named as for einsums (below).
     """
 
     form: str
