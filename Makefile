@@ -16,7 +16,9 @@ COMPILER  := $(firstword $(shell for name in $(COMPILERS); do command -v $$name;
 WERROR    ?=
 STRICT    := $(if $(WERROR),--config-settings=cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON)
 INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
-NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.ptx' 2>/dev/null)
+NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.cuh' 2>/dev/null)
+# What `ptx.py` writes, and then this.
+PTX       := $(if $(COMPILER),echo/kernels/ptx/.compiled)
 FORMATTED := $(shell find echo benchmarks tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # What runs only where it is asked for: other environments, other machines.
 APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py benchmarks/gpu_sanitizer.py \
@@ -86,31 +88,31 @@ help:  ## show this list
 demo: $(INSTALLED)  ## train a translation model with and without echo, side by side
 	@$(BIN)/python examples/demo_nmt.py
 
-test: $(INSTALLED)  ## run the tests, but for the slow ones and those that need a GPU
+test: $(INSTALLED) $(PTX)  ## run the tests, but for the slow ones and those that need a GPU
 	@echo "== tests"
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not gpu"
 
-test-slow: $(INSTALLED)  ## run the slow tests, but for those that need a GPU (or PART=0/4, the first of four parts of them)
+test-slow: $(INSTALLED) $(PTX)  ## run the slow tests, but for those that need a GPU (or PART=0/4, the first of four parts of them)
 	@echo "== slow tests$(if $(PART), PART=$(PART))"
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu" $(if $(PART),--part $(PART))
 
-test-all: $(INSTALLED)  ## run all tests that this machine can run
+test-all: $(INSTALLED) $(PTX)  ## run all tests that this machine can run
 	@echo "== all tests"
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-compat:  ## train under newer versions of numpy and Python, each in an environment of its own
 	@tests/compat/check.sh . $(COMPAT)
 
-test-gpu-contexts:  ## train on a fake CUDA device, with a CUDA wheel of MXNet (0.5 GB) in an environment of its own
+test-gpu-contexts: $(PTX)  ## train on a fake CUDA device, with a CUDA wheel of MXNet (0.5 GB) in an environment of its own
 	@tests/fake_gpu/check.sh $(PYTHON) $(GPU_WHEEL) $(NUMPY)
 
-test-gpu-wheels:  ## install under each CUDA wheel of MXNet and each numpy as the README says, and train (10 minutes)
+test-gpu-wheels: $(PTX)  ## install under each CUDA wheel of MXNet and each numpy as the README says, and train (10 minutes)
 	@tests/fake_gpu/wheels.sh $(PYTHON) "$(GPU_WHEELS)" "$(GPU_NUMPYS)"
 
-coverage: $(INSTALLED)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
+coverage: $(INSTALLED) $(PTX)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
 	@$(BIN)/python -m tests.support.coverage $(TESTS)
 
-coverage-floors: $(INSTALLED)  ## the same of planning and of the native libraries alone, with a least share for each room (2 minutes)
+coverage-floors: $(INSTALLED) $(PTX)  ## the same of planning and of the native libraries alone, with a least share for each room (2 minutes)
 	@echo "== coverage of planning and of the native libraries"
 	@$(BIN)/python -m tests.support.coverage --floors
 
@@ -161,7 +163,7 @@ docs: $(INSTALLED)  ## build the documentation into build/docs, with warnings as
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/docs/index.html"
 
-wheels: $(RELEASE_DONE)  ## build a release into dist: sources, a wheel for Linux since glibc 2.28, and what it brings (SBOM)
+wheels: $(RELEASE_DONE) $(PTX)  ## build a release into dist: sources, a wheel for Linux since glibc 2.28, and what it brings (SBOM)
 	@echo "== wheel"
 	@rm -rf dist build/wheel
 	@$(RELEASE)/bin/python -m build --outdir build/wheel . > build/wheel.log 2>&1 || { cat build/wheel.log >&2; exit 1; }
@@ -173,18 +175,17 @@ wheels: $(RELEASE_DONE)  ## build a release into dist: sources, a wheel for Linu
 test-wheels: wheels  ## install that wheel in clean environments of Python 3.8 to 3.12, with the numpy of each, and train
 	@tests/compat/check.sh dist/*.whl $(COMPAT)
 
-ptx: $(INSTALLED)  ## compile the CUDA kernels to PTX, which is committed, and assemble it for every GPU where ptxas is there
-	@$(BIN)/python -m pip install -q --disable-pip-version-check nvidia-cuda-nvrtc-cu11==11.8.89
-	@$(BIN)/python echo/kernels/cuda/ptx.py
+ptx: $(PTX)  ## compile the CUDA kernels to PTX, which wheels contain, and assemble it for every GPU if ptxas is there
+	@$(BIN)/python echo/kernels/cuda/ptx.py --report
 
-sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look whether the barrier of the grid is still there
+sass: $(PTX)  ## assemble that PTX for every GPU since Maxwell, and look whether the barrier of the grid is still there
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
 	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
 
 tidy: $(INSTALLED)  ## clang-tidy on the native code (some minutes); a test wants it run on every change of that code
 	@$(BIN)/python -m pip install -q --disable-pip-version-check clang-tidy==23.1.4
 	@cmake -S . -B build/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > /dev/null
-	@printf '%s\0' $(filter-out %/ptx.cc,$(filter %.cc,$(NATIVE))) | xargs -0 -n 4 -P 2 $(BIN)/clang-tidy -p build/tidy --quiet
+	@printf '%s\0' $(filter %.cc,$(NATIVE)) | xargs -0 -n 4 -P 2 $(BIN)/clang-tidy -p build/tidy --quiet
 	@$(BIN)/python -m tests.native.test_tidy
 
 sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan; run their tests and random programs under them (an hour)
@@ -199,7 +200,7 @@ gpu-check:  ## hold the CUDA kernels against their references and time them: nee
 	@$(GPU_PYTHON) benchmarks/gpu_check.py
 
 clean:  ## remove the virtual environments, builds and caches
-	rm -rf $(VENV) .venv-compat .venv-gpu $(RELEASE) $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-compat .venv-gpu $(RELEASE) $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis echo/kernels/ptx
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What both virtual environments need, and how one is made: $(call create,FOLDER).
@@ -225,6 +226,11 @@ $(INSTALLED): $(SOURCES)
 	$(call create,$(VENV))
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(STRICT) -e '.[cpu,dev]' 'numpy==$(NUMPY)'
 	$(call try_mxnet,$(VENV))
+	@touch $@
+
+echo/kernels/ptx/.compiled: $(INSTALLED)
+	@echo "== compiling the CUDA kernels (half a minute, after each change of them)"
+	@$(BIN)/python echo/kernels/cuda/ptx.py
 	@touch $@
 
 $(SOCKEYE_INSTALLED): $(SOURCES)

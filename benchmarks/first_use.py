@@ -9,7 +9,6 @@ of three runs. Writes results/first_use.json.
 
 from __future__ import annotations
 
-import re
 import resource
 import subprocess
 import tempfile
@@ -46,15 +45,13 @@ def only(names: Sequence[str]) -> str:
     Raises:
         LookupError: there is no such kernel.
     """
-    head, *kernels = re.split(r"^(?=\.visible \.entry )", ptx.PTX.read_text(), flags=re.MULTILINE)
-    by_name = {kernel.split("(", 1)[0].rpartition(" ")[2]: kernel for kernel in kernels}
-    if missing := sorted(set(names) - set(by_name)):
-        raise LookupError(f"kernels.ptx has no {', '.join(missing)}")
-    return head + "".join(by_name[name] for name in names)
+    if missing := sorted(set(names) - set(ptx.kernels())):
+        raise LookupError(f"there is no kernel {', '.join(missing)}")
+    return ptx.joined(names)
 
 
 def main() -> None:
-    everything = ptx.PTX.read_text()
+    everything = only(list(ptx.kernels()))
     texts = {"all": everything, "nmt": only(NMT), "without cuBLAS": only(NMT + TILES), "probe": only(["sum_rows_f32"])}
     rows = []
     for architecture, ptxas in ptx.assemblers().items():

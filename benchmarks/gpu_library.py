@@ -21,8 +21,7 @@ def build_library(folder: Path, *flags: str) -> Path:
         RuntimeError: with what g++ wrote.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ptx = KERNELS / "cuda" / "kernels.ptx"
-    common = ["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", f'-DECHO_PTX_FILE="{ptx}"']
+    common = ["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", f'-DECHO_CUDA_FOLDER="{KERNELS / "cuda"}"']
     common += [f"-I{KERNELS / 'include'}", f"-I{KERNELS}"]
     sources = [*sorted(KERNELS.glob("*.cc")), *sorted(KERNELS.glob("cuda/*.cc"))]
     objects = [folder / f"{source.stem}.o" for source in sources]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import sys
+from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 
 from echo.errors import KernelError
 from echo.native.loading import function, load
+from echo.system.cuda import of_wheels
+from echo.system.files import cache_folder
 
 # The workspace of an operator ``_echo_NAME`` before it runs, which planning counts.
 
@@ -104,15 +108,51 @@ def kernels_library() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built or cannot be loaded.
     """
-    return load("libecho_kernels.so", sys.modules["echo.kernels"].__path__)
+    folders = list(sys.modules["echo.kernels"].__path__)
+    library = load("libecho_kernels.so", folders)
+    # where this process and those that it starts find the PTX of CUDA kernels; the last is written to
+    places = [*(Path(folder) / "ptx" for folder in folders), cache_folder() / "ptx"]
+    os.environ["_ECHO_PTX_PATH"] = os.pathsep.join(map(str, places))
+    return library
 
 
 @functools.lru_cache(maxsize=None)
 def _of_backend(backend: str, purpose: str) -> Any:
     if backend not in ("cpu", "cuda"):
         raise KernelError(f"there is no backend {backend!r}, expected 'cpu' or 'cuda'")
+    if backend == "cuda":
+        _show_nvrtc()
     result = ctypes.c_int if purpose == "call" else ctypes.c_size_t
     return function(kernels_library(), f"echo_{backend}_{purpose}", result, ctypes.POINTER(Call))
+
+
+def cuda_families() -> tuple[str, ...]:
+    """The names of the families of CUDA kernels.
+
+    Raises:
+        NativeError: the library is missing or damaged.
+    """
+    names: bytes = function(kernels_library(), "echo_cuda_families", ctypes.c_char_p)()
+    return tuple(names.decode().split())
+
+
+def put_ptx(family: str, folder: Path) -> None:
+    """Compiles a family of CUDA kernels by NVRTC to a file in this folder, unless it is there.
+
+    Raises:
+        KernelError: NVRTC is missing or refuses the sources, or the folder cannot be written to.
+        NativeError: the library is missing or damaged.
+    """
+    _show_nvrtc()
+    put = function(kernels_library(), "echo_cuda_put_ptx", ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+    if put(family.encode(), os.fsencode(folder)):
+        raise _error()
+
+
+@functools.lru_cache(maxsize=None)
+def _show_nvrtc() -> None:
+    """Names NVRTC of NVIDIA's wheel to the kernels' library, which opens it if it must and the process has none."""
+    os.environ["_ECHO_NVRTC"] = str(of_wheels().get("libnvrtc.so.11.2", ""))
 
 
 def level() -> str:
@@ -128,11 +168,13 @@ def level() -> str:
 def why_not_on_cuda(device: int) -> str:
     """Why kernels do not run on a CUDA device, such as a driver that is too old; empty where they do.
 
-    Loads the smallest of them there, and launches it.
+    Loads the smallest of them there, and launches it. An installation without PTX compiles each family of kernels when
+    it is first launched, which takes seconds, and keeps it in the cache.
 
     Raises:
         NativeError: the library is missing or damaged.
     """
+    _show_nvrtc()
     ready = function(kernels_library(), "echo_cuda_ready", ctypes.c_int, ctypes.c_int)
     return str(_error()) if ready(device) else ""
 

@@ -295,11 +295,16 @@ def _unlock(handle: int) -> None:
 
 # Lists and clears the files in echo's cache folder: only files with names of echo's, and no others.
 
-PLANS, TIMES, OTHERS = "plans", "times of operators", "locks, and what was half-written"
+PLANS, TIMES, KERNELS = "plans", "times of operators", "compiled CUDA kernels"
+OTHERS = "locks, and what was half-written"
 _NAMES: Mapping[str, re.Pattern[str]] = {
     PLANS: re.compile(r"plans/[0-9a-f]{40}\.json"),
     TIMES: re.compile(r"costs-[0-9a-f]{16}\.json"),
-    OTHERS: re.compile(r"costs-[0-9a-f]{16}\.lock|(plans/[0-9a-f]{40}|costs-[0-9a-f]{16})\.json\w*\.tmp"),
+    KERNELS: re.compile(r"ptx/[a-z_]+-[0-9a-f]{16}\.ptx"),
+    OTHERS: re.compile(
+        r"costs-[0-9a-f]{16}\.lock|(plans/[0-9a-f]{40}|costs-[0-9a-f]{16})\.json\w*\.tmp|"
+        r"ptx/[a-z_]+-[0-9a-f]{16}\.ptx\.\w{6}"
+    ),
 }
 
 
@@ -316,13 +321,13 @@ class Kept:
 def kept(folder: Path) -> tuple[Kept, ...]:
     """The files that echo wrote into a cache folder, the oldest first; none where there is no such folder.
 
-    A link instead of the inner folder is not followed: what it leads to is not the cache's.
+    A link instead of an inner folder is not followed: what it leads to is not the cache's.
 
     Raises:
         OSError: the folder cannot be read.
     """
     files = []
-    for inner in (folder, folder / "plans"):
+    for inner in (folder, folder / "plans", folder / "ptx"):
         with contextlib.suppress(FileNotFoundError):
             for path in [] if inner != folder and inner.is_symlink() else inner.iterdir():
                 files += _kept(path, path.relative_to(folder).as_posix())

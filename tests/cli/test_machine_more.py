@@ -16,6 +16,7 @@ import pytest
 from echo.cli import machine
 from echo.cli.machine import FINE, OFF, STOPS, Fact
 from echo.frontend.examine import Examined
+from echo.kernels.cuda import ptx
 from echo.system.cuda import Driver, Gpu
 from tests.support.stub_libraries import mxnet, stub, wheels
 
@@ -40,9 +41,6 @@ def test_installed_extras_have_no_remark(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [(fact.value, fact.remark) for fact in machine.extras()] == [(True, ""), (True, ""), (True, "by RAPL")]
 
 
-PTX = Path(__file__).resolve().parents[2] / "echo" / "kernels" / "cuda"
-
-
 @pytest.mark.parametrize(
     ("wheel", "capability", "runs"),
     [
@@ -63,7 +61,7 @@ def test_wheel_has_code_for_its_devices_alone(wheel: str, capability: tuple[int,
 
 def test_ptx_version_matches_the_required_cuda() -> None:
     """PTX of version 6.0 came with CUDA 9.0."""
-    texts = [path.read_text(encoding="utf-8") for path in PTX.glob("*.ptx")]
+    texts = list(ptx.texts().values())
     assert texts
     assert {re.findall(r"^\.version (\S+)", text, re.MULTILINE)[0] for text in texts} == {"6.0"}
     assert machine.PTX_CUDA == (9, 0)

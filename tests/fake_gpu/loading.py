@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import mxnet as mx
 
 import echo
@@ -21,7 +19,7 @@ def main() -> None:
             executor.forward(is_train=True)
             executor.backward()
         mx.nd.waitall()
-    for kernel in re.findall(r"^\.visible \.entry (\w+)\(", ptx.PTX.read_text(), re.MULTILINE):
+    for kernel in ptx.kernels():
         if times := device.count(f"module of {kernel};"):
             print(kernel, times)
 

@@ -1,27 +1,29 @@
-"""The committed PTX: made from the present sources, complete, and fit for ptxas."""
+"""The PTX of the CUDA kernels: complete, cut into kernels, and fit for ptxas."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from echo.kernels.cuda import ptx
+from echo.kernels.library import cuda_families
 from tests.kernels import grid_barrier
 
 
-def test_is_of_the_present_sources() -> None:
-    with ptx.PTX.open() as file:
-        assert file.readline().rstrip() == ptx.first_line(), "run `make ptx` and commit kernels.ptx"
+def test_every_source_is_in_the_library() -> None:
+    listed = re.findall(r'^  X\(\w+, "([^"]+)", "[./]*"\)', (ptx.HERE / "sources.cc").read_text(), re.MULTILINE)
+    assert listed == [path.name for path in ptx.sources()]
+    with_kernels = [path.stem for path in ptx.sources() if f"#if ECHO_IN({path.stem})" in path.read_text()]
+    assert list(cuda_families()) == with_kernels
+    assert all(f'"{family}.cuh"' in (ptx.HERE / "kernels.cu").read_text() or family == "attention"
+               for family in with_kernels)  # fmt: skip
 
 
 def test_has_every_kernel_for_old_devices() -> None:
-    text = ptx.PTX.read_text()
-    assert ".target sm_50" in text
-    assert re.findall(r"^\.version (.*)$", text, re.MULTILINE) == ["6.0"]  # that of CUDA 9: drivers since R384
-    entries = set(re.findall(r"\.visible \.entry (\w+)\(", text))
+    for text in ptx.texts().values():
+        assert ".target sm_50" in text
+        assert re.findall(r"^\.version (.*)$", text, re.MULTILINE) == ["6.0"]  # that of CUDA 9: drivers since R384
     named = set()
     for path in ptx.sources():
         source = path.read_text()
@@ -35,42 +37,35 @@ def test_has_every_kernel_for_old_devices() -> None:
         attentions = re.findall(r"^ECHO_ATTENTION\((\w+), \w+\)", source, re.MULTILINE)
         named |= {f"{name}{mask}_{kind}" for name in attentions for mask in ("", "_masked") for kind in ("f32", "f16")}
     assert len(named) > 80
-    assert named == entries
+    assert named == set(ptx.kernels())
+    assert sum(text.count(".visible .entry ") for text in ptx.texts().values()) == len(named)
 
 
 def test_every_kernel_is_a_module_without_the_others() -> None:
-    """As the launcher cuts the file: in front of a kernel stands what all need, behind one the next."""
-    head, *kernels = re.split(r"^(?=\.visible \.entry )", ptx.PTX.read_text(), flags=re.MULTILINE)
-    declared = [line.split()[0] for line in head.splitlines()]
-    assert declared == ["//", ".version", ".target", ".address_size", ".extern"]
-    for kernel in kernels:
-        signature, body = kernel.split("\n{\n", 1)
-        assert re.fullmatch(r"\.visible \.entry \w+\((?:\n\.param [^\n]+)\n\)(?:\n\.[^\n]+)*", signature)
+    """As the launcher cuts the file: before a kernel stands what all need, after it the next one."""
+    for text in ptx.kernels().values():
+        head, kernel = text.split(".visible", 1)
+        declared = [line.split()[0] for line in head.splitlines()]
+        assert declared[:3] == [".version", ".target", ".address_size"]
+        assert declared[3:] in ([], [".extern"])
+        signature, body = kernel.removesuffix("// end\n").split("\n{\n", 1)
+        assert re.fullmatch(r" \.entry \w+\((?:\n\.param [^\n]+)\n\)(?:\n\.[^\n]+)*", signature)
         assert body.endswith("\n}\n")
+        assert "//" not in body
         assert not re.search(r"^(\.func|\.extern|\.visible|\.weak|\.entry)", body, re.MULTILINE)
         assert body.count("{") == body.count("}") - 1
 
 
-@pytest.mark.slow
-def test_is_what_the_compiler_gives() -> None:
-    """In a process of its own: NVRTC leaves its thread in another locale."""
-    if ptx.nvrtc_path() is None:
-        pytest.skip("NVRTC 11.8 is not installed: make ptx installs it")
-    code = "from echo.kernels.cuda import ptx; print(ptx.compile_ptx(ptx.nvrtc_path()), end='')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
-    assert done.stdout == ptx.PTX.read_text()
-
-
 def test_the_barrier_of_the_grid_polls() -> None:
     """By loads that ptxas may not remove."""
-    kernels = grid_barrier.kernels_of(ptx.PTX.read_text(), grid_barrier.PTX)
+    kernels = grid_barrier.kernels_of(ptx.joined(ptx.kernels()), grid_barrier.PTX)
     assert len(kernels) == grid_barrier.COUNT
     assert [name for name, lines in kernels.items() if not grid_barrier.waits(lines, grid_barrier.PTX)] == []
 
 
 def test_shared_memory_is_aligned_for_wide_reads() -> None:
     """All of it but that of sums over warps, which are read number by number."""
-    arrays = re.findall(r"\.shared \.align (\d+) \.b8 (\w+)\[", ptx.PTX.read_text())
+    arrays = re.findall(r"\.shared \.align (\d+) \.b8 (\w+)\[", ptx.joined(ptx.kernels()))
     assert arrays
     by_number = ("sum_rows", "of_warps")
     assert [name for align, name in arrays if int(align) < 16 and not any(part in name for part in by_number)] == []
@@ -79,11 +74,12 @@ def test_shared_memory_is_aligned_for_wide_reads() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_50", "sm_70", "sm_75", "sm_90", "sm_120"])
 def test_assembles_without_spills(architecture: str) -> None:
-    """By every ptxas here that knows the architecture. `make ptx` assembles each new PTX for all of `ARCHITECTURES`."""
+    """By every ptxas here that knows the architecture. `make ptx` assembles for all of `ARCHITECTURES`."""
     ptxases = [ptxas for ptxas in ptx.tools("ptxas") if architecture in ptx.known_architectures(ptxas)]
     if not ptxases:
         pytest.skip(f"no ptxas here knows {architecture}: make sass installs one for sm_50 to sm_90")
     for ptxas in ptxases:
-        kernels = ptx.assemble(ptxas, ptx.PTX, architecture)
+        files = map(ptx.put, cuda_families())
+        kernels = {name: row for path in files for name, row in ptx.assemble(ptxas, path, architecture).items()}
         assert len(kernels) > 80
         assert {name: spilled for name, (_, spilled) in kernels.items() if spilled} == {}, ptxas

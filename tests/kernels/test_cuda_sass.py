@@ -1,4 +1,4 @@
-"""Machine code that NVIDIA's assembler makes of the committed PTX: the barrier of the grid still waits.
+"""Machine code that NVIDIA's assembler makes of the PTX: the barrier of the grid still waits.
 
 Needs ``ptxas`` and ``nvdisasm``, from the PATH or from packages (``make sass`` installs one that has both).
 """
@@ -19,8 +19,7 @@ from tests.kernels import grid_barrier
 @functools.lru_cache(maxsize=None)
 def steps_ptx() -> str:
     """The PTX of the kernels with a barrier of the grid alone."""
-    head, *entries = re.split(r"(?=^\.visible \.entry )", ptx.PTX.read_text(), flags=re.MULTILINE)
-    return head + "".join(entry for entry in entries if re.match(r"\.visible \.entry " + grid_barrier.STEPS, entry))
+    return ptx.joined([name for name in ptx.kernels() if re.match(grid_barrier.STEPS, name)])
 
 
 def disassembled(text: str, architecture: str, folder: Path) -> str | None:

@@ -163,7 +163,7 @@ WRITTEN = {
     "echo/kernels/cuda/arguments.h": [("\n}  // namespace echo_cuda", ARGUMENTS)],
     "echo/kernels/cuda/pointwise.cuh": [
         ("\n}  // namespace echo_cuda", DEVICE),
-        ("\n#endif  // ECHO_KERNELS_CUDA_P", "ECHO_WIDE(blend, Blend)\nECHO_WIDE(blend_grad, BlendGrad)\n"),
+        ("#endif\n\n#endif  // ECHO_KERNELS_CUDA_P", "ECHO_WIDE(blend, Blend)\nECHO_WIDE(blend_grad, BlendGrad)\n"),
     ],
     "echo/kernels/cuda/plans_cells.cc": [("\n}  // namespace\n}  // namespace echo_cuda", PLANS)],
     "tests/kernels/table.py": [
@@ -217,12 +217,10 @@ def sources(folder: Path) -> list[Path]:
 
 
 def build(folder: Path, objects: Path) -> ctypes.CDLL:
-    """The library, from what has no object yet, into the package; with names of the toy in the place of `make ptx`."""
+    """The library, from what has no object yet, into the package."""
     kernels = folder / "echo" / "kernels"
-    toy = "".join(f".visible .entry blend{way}_{kind}(\n" for way in ("", "_grad") for kind in ("f32", "f16"))
-    (objects / "kernels.ptx").write_text((kernels / "cuda" / "kernels.ptx").read_text() + toy)
-    ptx = f'-DECHO_PTX_FILE="{objects / "kernels.ptx"}"'
-    flags = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", ptx, f"-I{kernels / 'include'}", f"-I{kernels}"]
+    cuda = f'-DECHO_CUDA_FOLDER="{kernels / "cuda"}"'
+    flags = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", cuda, f"-I{kernels / 'include'}", f"-I{kernels}"]
     missing = [path for path in sources(folder) if not (objects / f"{path.stem}.o").exists()]
     subprocess.run(["g++", *flags, "-c", *map(str, missing)], cwd=objects, check=True)
     library = kernels / "libecho_kernels.so"
@@ -275,6 +273,6 @@ def test_a_toy_by_the_recipe(tmp_path: Path) -> None:
     remove(folder)
     (folder / "echo/kernels/libecho_kernels.so").unlink()
     assert contents(folder) == before
-    for stem in ("table", "plans_cells", "blend"):
+    for stem in ("table", "plans_cells", "blend", "sources"):
         (objects / f"{stem}.o").unlink()
     assert operators(build(folder, objects)) == with_toy - 1

@@ -9,6 +9,7 @@ they are installed today. MXNet is not in there: which of its wheels is taken is
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -24,7 +25,7 @@ NATIVE = {"echo/kernels/libecho_kernels.so"} | {
 NEEDED = NATIVE | {"echo_startup.pth", "_echo_startup.py", "echo/py.typed", "echo/report/page.html.jinja"}
 SOURCES = {
     *("CMakeLists.txt", "Makefile", "CHANGELOG.md", "LICENSE", "tests/conftest.py"),
-    "echo/kernels/cuda/kernels.ptx",
+    "echo/kernels/cuda/lstm.cuh",
 }
 
 
@@ -43,6 +44,22 @@ def faults(wheel: Path, sources: Path, platform: str) -> list[str]:
         f"{sources.name} brings {name}, which was built" for name in sorted(packed) if name.endswith((".so", ".whl"))
     ]
     return found
+
+
+def kernels_faults(wheel: Path) -> list[str]:
+    """The families of CUDA kernels that the library of a wheel does not find in the wheel, each in one line."""
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+        kernels = Path(folder) / "echo" / "kernels"
+        before = set((kernels / "ptx").glob("*.ptx"))
+        library = ctypes.CDLL(str(kernels / "libecho_kernels.so"))
+        library.echo_cuda_families.restype = ctypes.c_char_p
+        families = library.echo_cuda_families().decode().split()
+        for family in families:
+            library.echo_cuda_put_ptx(family.encode(), str(kernels / "ptx").encode())  # only what is not there
+        there = {path.name.rpartition("-")[0] for path in before & set((kernels / "ptx").glob("*.ptx"))}
+        found = [f"{wheel.name} has no PTX of the family {name}: make ptx" for name in families if name not in there]
+        return found + ([] if len(before) == len(families) else [f"{wheel.name} has {len(before)} files of PTX"])
 
 
 def bill(wheel: Path, extra: str) -> dict[str, Any]:
@@ -68,7 +85,7 @@ def bill(wheel: Path, extra: str) -> dict[str, Any]:
 def main(folder: Path, platform: str) -> int:
     """Writes the bill, prints what was found; 1 where something is wrong."""
     (wheel,), (sources,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    if found := faults(wheel, sources, platform):
+    if found := faults(wheel, sources, platform) or kernels_faults(wheel):
         print(*(f"error: {fault}" for fault in found), sep="\n", file=sys.stderr)
         return 1
     subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], check=True)

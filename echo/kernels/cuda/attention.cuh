@@ -239,6 +239,7 @@ __device__ void attention(const Call& a) {
 }
 
 }  // namespace echo_cuda
+
 // Registers are short where there is something to mask: then one block has to fit onto a multiprocessor, else two.
 #define ECHO_ATTENTION(name, Arguments)                                    \
   ECHO_KERNEL(2, name##_f32, Arguments##Plain, echo_cuda::name<float>(a))  \
@@ -246,6 +247,8 @@ __device__ void attention(const Call& a) {
   ECHO_KERNEL(1, name##_masked_f32, Arguments, echo_cuda::name<float>(a))  \
   ECHO_KERNEL(1, name##_masked_f16, Arguments, echo_cuda::name<half_t>(a))
 
+#if ECHO_IN(attention)
 ECHO_ATTENTION(attention, Attention)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_ATTENTION_CUH_

@@ -183,9 +183,12 @@ __device__ void attention_grad_keys(const AttentionGrad& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(attention_grad)
 ECHO_BOTH(1, attention_delta, AttentionGrad)
 ECHO_BOTH(1, attention_mend, AttentionGrad)
 ECHO_ATTENTION(attention_grad_queries, AttentionGrad)
 ECHO_BOTH(1, attention_grad_keys, AttentionGrad)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_ATTENTION_GRAD_CUH_

@@ -165,6 +165,8 @@ __device__ void gru_mix_grad(const GruMixGrad& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(cells)
 ECHO_WIDE(lstm_cell, LstmCell)
 ECHO_WIDE(lstm_cell_grad, LstmCellGrad)
 ECHO_WIDE(gru_cell, GruCell)
@@ -173,5 +175,6 @@ ECHO_WIDE(gru_reset, GruReset)
 ECHO_WIDE(gru_reset_grad, GruResetGrad)
 ECHO_WIDE(gru_mix, GruMix)
 ECHO_WIDE(gru_mix_grad, GruMixGrad)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_CELLS_CUH_

@@ -115,6 +115,8 @@ __device__ void linear_cross_entropy_ds(const ScoreGradientPart& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(cross_entropy)
 ECHO_WIDE(cross_entropy, CrossEntropy)
 ECHO_WIDE(linear_cross_entropy, CrossEntropy)
 ECHO_WIDE(cross_entropy_grad, CrossEntropyGrad)
@@ -132,5 +134,6 @@ ECHO_CROSS_ENTROPY_GRAD(small, 4, 2, f32, float)
 ECHO_CROSS_ENTROPY_GRAD(big, 8, 1, f32, float)
 ECHO_CROSS_ENTROPY_GRAD(small, 4, 2, f16, half_t)
 ECHO_CROSS_ENTROPY_GRAD(big, 8, 1, f16, half_t)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_CROSS_ENTROPY_CUH_

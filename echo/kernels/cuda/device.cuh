@@ -267,6 +267,11 @@ struct Exponentials {
 };
 
 }  // namespace echo_cuda
+// Whether the kernels of a family are compiled: NVRTC takes a family at a time, and other families include its functions.
+#ifndef ECHO_IN
+#define ECHO_IN(family) ECHO_FAMILY_##family
+#endif
+
 // A kernel under its name, for float32 (_f32) and float16 (_f16). `blocks` is how many ptxas has to fit onto a
 // multiprocessor: as many as it can without spilling registers.
 #ifndef ECHO_ENTRY

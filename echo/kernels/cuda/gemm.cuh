@@ -70,6 +70,8 @@ __device__ void put_biases(const Gemm& g) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(gemm)
 ECHO_BOTH(1, put_biases, Gemm)
 
 // With tiles of 64 (small) or 128 (big): a layer's inputs by its weights; its gates' gradients by its weights, and by
@@ -91,5 +93,6 @@ ECHO_GEMM(small, 4, f32, float)
 ECHO_GEMM(big, 8, f32, float)
 ECHO_GEMM(small, 4, f16, half_t)
 ECHO_GEMM(big, 8, f16, half_t)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_GEMM_CUH_

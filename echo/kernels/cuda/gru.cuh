@@ -66,8 +66,11 @@ __device__ void gru_back_steps(const LayerBackSteps& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(gru)
 ECHO_BOTH(1, gru_steps, LayerSteps)
 ECHO_BOTH(1, gru_small_steps, LayerSteps)
 ECHO_BOTH(1, gru_back_steps, LayerBackSteps)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_GRU_CUH_

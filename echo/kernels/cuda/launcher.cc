@@ -2,6 +2,8 @@
 #include <cstring>
 
 #include "plans.h"
+#include "sources.h"
+#include "texts.h"
 
 namespace echo_cuda {
 namespace {
@@ -51,6 +53,19 @@ CudaKernel::CudaKernel(const char* name, Plan plan) noexcept : name(name), plan(
 
 int echo_cuda_ready(int device) {
   return echo::kernels::guard([device] { echo_cuda::try_device(device); });
+}
+
+const char* echo_cuda_families() {
+  static const std::string& names = *[] {
+    auto* made = new std::string;
+    for (const std::string& family : echo_cuda::families()) *made += (made->empty() ? "" : " ") + family;
+    return made;
+  }();
+  return names.c_str();
+}
+
+int echo_cuda_put_ptx(const char* family, const char* folder) {
+  return echo::kernels::guard([family, folder] { echo_cuda::put_ptx(family, folder); });
 }
 
 int echo_cuda_call(const EchoCall* call) {

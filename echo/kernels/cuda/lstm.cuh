@@ -95,10 +95,13 @@ __device__ void lstm_back_steps(const LayerBackSteps& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(lstm)
 ECHO_BOTH(1, lstm_steps, LayerSteps)
 ECHO_BOTH(1, lstm_small_steps, LayerSteps)
 ECHO_BOTH(1, lstm_wide_steps, LayerSteps)
 ECHO_BOTH(1, lstm_cells, LstmCells)
 ECHO_BOTH(1, lstm_back_steps, LayerBackSteps)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_LSTM_CUH_

@@ -170,10 +170,12 @@ __device__ void weighted_sum_grad(const WeightedSumGrad& a) {
 
 }  // namespace echo_cuda
 
+#if ECHO_IN(norm_cell)
 ECHO_WIDE(lstm_norm_cell, LstmNormCell)
 ECHO_WIDE(lstm_norm_cell_grad_rows, LstmNormCellGrad)
 ECHO_WIDE(lstm_norm_cell_grad_columns, LstmNormCellGrad)
 ECHO_WIDE(weighted_sum, WeightedSum)
 ECHO_WIDE(weighted_sum_grad, WeightedSumGrad)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_NORM_CELL_CUH_

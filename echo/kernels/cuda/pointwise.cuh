@@ -196,6 +196,8 @@ __device__ void pack_mask(const PackMask& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(pointwise)
 ECHO_WIDE(bias_act, BiasAct)
 ECHO_WIDE(bias_act_grad, BiasActGrad)
 ECHO_WIDE(sequence_reverse, SequenceReverse)
@@ -204,5 +206,6 @@ ECHO_BOTH(1, draw_mask, DrawMask)
 ECHO_BOTH(1, relu, Relu)
 ECHO_BOTH(1, apply_mask, ApplyMask)
 ECHO_BOTH(1, pack_mask, PackMask)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_POINTWISE_CUH_

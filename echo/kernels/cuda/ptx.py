@@ -1,15 +1,15 @@
-"""``make ptx``: kernels.ptx from kernels.cu, and what ptxas makes of it.
+"""``make ptx``: the PTX of the CUDA kernels, a file a family, and what ptxas makes of it.
 
-NVRTC 11.8 (the package ``nvidia-cuda-nvrtc-cu11``) compiles for compute_50, and the result is stamped with the oldest
-version of PTX that knows its instructions: drivers from CUDA 9.0 on turn it into code for every GPU since Maxwell. It
-is the same on every machine; its first line names its sources' hash.
+The kernels' library has their sources inside and compiles them by NVRTC 11.8 (``nvidia-cuda-nvrtc-cu11``) for compute
+capability 5.0, stamped with the oldest version of PTX that knows its instructions: drivers from CUDA 9.0 on turn it
+into code for every GPU since Maxwell. Wheels contain the files; an installation without them compiles a family when it
+is first launched.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import hashlib
+import functools
 import importlib.util
 import os
 import re
@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Iterable
+
+from echo.errors import EchoError
+from echo.kernels.library import cuda_families, put_ptx
 
 HERE = Path(__file__).resolve().parent
-PTX = HERE / "kernels.ptx"
-OPTIONS = (b"--gpu-architecture=compute_50", b"--std=c++17")
-VERSION = "6.0"  # because of shfl.sync; NVRTC writes its own, 7.8, which drivers before R520 refuse
+FOLDER = HERE.parent / "ptx"
 # Those that MXNet's CUDA wheels have code for, and newer ones.
 OF_WHEELS = ("sm_50", "sm_52", "sm_60", "sm_61", "sm_70", "sm_75", "sm_80", "sm_86")
 ARCHITECTURES = (*OF_WHEELS, "sm_89", "sm_90", "sm_100", "sm_120")
@@ -31,78 +33,58 @@ PACKAGES = {"triton": "backends/nvidia/bin", "nvidia.cuda_nvcc": "bin", "nvidia.
 
 
 class PtxError(RuntimeError):
-    """The compiler is missing, or refuses the sources."""
+    """The assembler refuses the PTX."""
 
 
 def sources() -> list[Path]:
-    """kernels.cu and what it includes, in the order of their names."""
-    device = [path for path in HERE.iterdir() if path.suffix in (".cu", ".cuh") or path.name == "arguments.h"]
+    """The files of the CUDA kernels: families, and what they include."""
+    device = [path for path in HERE.iterdir() if path.suffix == ".cuh" or path.name == "arguments.h"]
     return sorted([*device, HERE.parent / "formulas.h"], key=lambda path: path.name)
 
 
-def sources_hash() -> str:
-    """SHA-256 over names and contents of the sources."""
-    digest = hashlib.sha256()
-    for path in sources():
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def first_line() -> str:
-    """The first line of a kernels.ptx that was made from the present sources."""
-    return f"// Made by `make ptx` from sources with SHA-256 {sources_hash()}"
-
-
-def nvrtc_path() -> Path | None:
-    """NVRTC 11.8 where its package is installed."""
-    try:
-        spec = importlib.util.find_spec("nvidia.cuda_nvrtc")
-    except ModuleNotFoundError:
-        return None
-    folders = spec.submodule_search_locations if spec else None
-    return next((path for folder in folders or () for path in Path(folder).glob("lib/libnvrtc.so.11.2")), None)
-
-
-def compile_ptx(nvrtc: Path) -> str:
-    """The text of kernels.ptx.
+def put(family: str, folder: Path = FOLDER) -> Path:
+    """Returns the file of a family's PTX, after compiling it if it is missing or has other sources.
 
     Raises:
-        PtxError: with the compiler's log.
+        KernelError: there is no NVRTC 11, or it refuses the sources.
     """
-    library = ctypes.CDLL(str(nvrtc))
-    headers = [path for path in sources() if path.name != "kernels.cu"]
-    contents = (ctypes.c_char_p * len(headers))(*[path.read_bytes() for path in headers])
-    names = (ctypes.c_char_p * len(headers))(*[path.name.encode() for path in headers])
-    program = ctypes.c_void_p()
-    code = (HERE / "kernels.cu").read_bytes()
-    if library.nvrtcCreateProgram(ctypes.byref(program), code, b"kernels.cu", len(headers), contents, names):
-        raise PtxError("NVRTC does not start")
-    options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
-    if library.nvrtcCompileProgram(program, len(OPTIONS), options):
-        raise PtxError(_text(library, "ProgramLog", program))
-    return first_line() + "\n" + _stripped(_text(library, "PTX", program))
+    put_ptx(family, folder)
+    return max(folder.glob(f"{family}-*.ptx"), key=lambda path: path.stat().st_mtime_ns)
 
 
-def _text(library: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> str:
-    size = ctypes.c_size_t()
-    getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
-    buffer = ctypes.create_string_buffer(size.value)
-    getattr(library, f"nvrtcGet{what}")(program, buffer)
-    return buffer.value.decode()
-
-
-def _stripped(ptx: str) -> str:
-    """Without comments and indentation, which are a fifth of it, and of `VERSION`; lines of the kernels' names stay.
+@functools.lru_cache(maxsize=None)
+def texts() -> dict[str, str]:
+    """The PTX of each family.
 
     Raises:
-        PtxError: there is no one line with a version.
+        KernelError: a family is not there and cannot be compiled.
     """
-    lines = (re.sub(r"\s+", " ", line.partition("//")[0]).strip() for line in ptx.splitlines())
-    text = "".join(line + "\n" for line in lines if line)
-    stamped, times = re.subn(r"^\.version .*$", f".version {VERSION}", text, flags=re.MULTILINE)
-    if times != 1:
-        raise PtxError(f"expected one line with a version, got {times}")
-    return stamped
+    return {family: put(family).read_text(encoding="ascii") for family in cuda_families()}
+
+
+@functools.lru_cache(maxsize=None)
+def kernels() -> dict[str, str]:
+    """For each kernel, PTX with no other kernel.
+
+    Raises:
+        KernelError: a family is not there and cannot be compiled.
+    """
+    found = {}
+    for text in texts().values():
+        head, *entries = re.split(r"^(?=\.visible \.entry )", text, flags=re.MULTILINE)
+        found.update({re.split(r"[ (]", entry, maxsplit=3)[2]: head + entry for entry in entries})
+    return found
+
+
+def joined(names: Iterable[str]) -> str:
+    """Returns one text of PTX with these kernels, as a family's file.
+
+    Raises:
+        KernelError: a family is not there and cannot be compiled.
+    """
+    parts = [kernels()[name].split(".visible", 1) for name in names]
+    heads = dict.fromkeys(line for head, _ in parts for line in head.splitlines())
+    return "".join(line + "\n" for line in heads) + "".join(f".visible{body}" for _, body in parts)
 
 
 def assemble(ptxas: str, ptx: Path, architecture: str) -> dict[str, tuple[int, int]]:
@@ -152,16 +134,15 @@ def assemblers() -> dict[str, str]:
     return {architecture: first[architecture] for architecture in ARCHITECTURES if architecture in first}
 
 
-def report(assemblers: dict[str, str]) -> bool:
-    """Prints what each ptxas makes of kernels.ptx for its architecture: whether nothing spills."""
-    print(f"{PTX.name}: {PTX.stat().st_size} bytes")
+def report(assemblers: dict[str, str], paths: list[Path]) -> bool:
+    """Prints what each ptxas makes of these files for its architecture: whether nothing spills."""
     clean = True
     for architecture, ptxas in assemblers.items():
-        kernels = assemble(ptxas, PTX, architecture)
-        most = max(kernels, key=lambda name: kernels[name][0])
-        spills = {name: spilled for name, (_, spilled) in kernels.items() if spilled}
+        usage = {name: row for path in paths for name, row in assemble(ptxas, path, architecture).items()}
+        most = max(usage, key=lambda name: usage[name][0])
+        spills = {name: spilled for name, (_, spilled) in usage.items() if spilled}
         clean = clean and not spills
-        print(f"{architecture}: {len(kernels)} kernels, {kernels[most][0]} registers at most ({most}), spills {spills}")
+        print(f"{architecture}: {len(usage)} kernels, {usage[most][0]} registers at most ({most}), spills {spills}")
     missing = [architecture for architecture in ARCHITECTURES if architecture not in assemblers]
     if missing:
         print(f"not looked at, since no ptxas here knows them (`make sass` installs one): {', '.join(missing)}")
@@ -169,21 +150,21 @@ def report(assemblers: dict[str, str]) -> bool:
 
 
 def main() -> int:
-    """Makes kernels.ptx, or compares it with what its sources give."""
+    """Compiles the families of which `FOLDER` has no file, and removes files of other sources."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    check = parser.parse_args().check
-    nvrtc = nvrtc_path()
-    if nvrtc is None:
-        print("error: NVRTC is needed: python -m pip install nvidia-cuda-nvrtc-cu11==11.8.89", file=sys.stderr)
+    parser.add_argument("--report", action="store_true", help="print registers and spills for every architecture")
+    options = parser.parse_args()
+    try:
+        paths = []
+        for number, family in enumerate(cuda_families(), 1):
+            print(f"CUDA kernels {number}/{len(cuda_families())}: {family}", flush=True)
+            paths.append(put(family))
+    except EchoError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
-    text = compile_ptx(nvrtc)
-    if check and PTX.read_text() != text:
-        print("error: kernels.ptx is not what its sources give: run `make ptx`", file=sys.stderr)
-        return 1
-    if not check:
-        PTX.write_text(text)
-    return 0 if report(assemblers()) else 1
+    for path in set(FOLDER.glob("*.ptx")) - set(paths):
+        path.unlink()
+    return 0 if not options.report or report(assemblers(), paths) else 1
 
 
 if __name__ == "__main__":

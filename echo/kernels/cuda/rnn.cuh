@@ -41,7 +41,10 @@ __device__ void rnn_back_steps(const LayerBackSteps& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(rnn)
 ECHO_BOTH(1, rnn_steps, LayerSteps)
 ECHO_BOTH(1, rnn_back_steps, LayerBackSteps)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_RNN_CUH_

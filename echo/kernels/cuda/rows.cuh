@@ -219,6 +219,8 @@ __device__ void sum_rows(const SumRows& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(rows)
 ECHO_WIDE(mlp_score, MlpScore)
 ECHO_WIDE(mlp_score_grad_rows, MlpScoreGrad)
 ECHO_WIDE(mlp_score_grad_columns, MlpScoreGrad)
@@ -226,5 +228,6 @@ ECHO_WIDE(layer_norm, LayerNorm)
 ECHO_WIDE(layer_norm_grad_rows, LayerNormGrad)
 ECHO_WIDE(layer_norm_grad_columns, LayerNormGrad)
 ECHO_BOTH(1, sum_rows, SumRows)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_ROWS_CUH_

@@ -219,6 +219,8 @@ __device__ void put_scaled(const PutScaled& a) {
 }
 
 }  // namespace echo_cuda
+
+#if ECHO_IN(softmax_output)
 ECHO_WIDE(softmax_output, SoftmaxOutput)
 ECHO_WIDE(softmax_output_db, SoftmaxOutputGrad)
 ECHO_WIDE(softmax_output_ds, ScoreGradientPart)
@@ -236,5 +238,6 @@ ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 2, f32, float)
 ECHO_SOFTMAX_OUTPUT_GRAD(big, 8, 1, f32, float)
 ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 2, f16, half_t)
 ECHO_SOFTMAX_OUTPUT_GRAD(big, 8, 1, f16, half_t)
+#endif
 
 #endif  // ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_

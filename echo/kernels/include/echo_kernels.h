@@ -46,6 +46,11 @@ __attribute__((visibility("default"))) int echo_cuda_call(const EchoCall* call);
 // echo_kernels_error says why not. The others are loaded when a call first needs them.
 __attribute__((visibility("default"))) int echo_cuda_ready(int device);
 
+// The CUDA kernels come in families, each compiled by NVRTC to a file of PTX. The names of the families, with spaces between
+// them; and writes the file of one into a folder, unless it is there: 0, or 1, then echo_kernels_error says why not.
+__attribute__((visibility("default"))) const char* echo_cuda_families(void);
+__attribute__((visibility("default"))) int echo_cuda_put_ptx(const char* family, const char* folder);
+
 // Bytes that a call needs as workspace (its tensors need no data for this); SIZE_MAX where the call is wrong.
 __attribute__((visibility("default"))) size_t echo_cpu_workspace(const EchoCall* call);
 __attribute__((visibility("default"))) size_t echo_cuda_workspace(const EchoCall* call);

@@ -1,14 +1,21 @@
-"""How kernels.ptx is made: its stamp, and what is read of the assembler; `test_cuda_ptx` looks at the file itself."""
+"""How PTX is compiled, and what is read of the assembler; `test_cuda_ptx` looks at the PTX itself."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+from echo.errors import KernelError
 from echo.kernels.cuda import ptx
 from echo.kernels.cuda.ptx import PtxError
+from echo.kernels.library import cuda_families
+
+packed = ptx.put  # before a test patches it
 
 ASSEMBLER = """#!/bin/sh
 case "$1" in --help) echo "'sm_50','sm_80','sm_999'"; exit 0;; esac
@@ -33,44 +40,41 @@ def assembler(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_first_line_follows_names_and_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "cuda"
-    folder.mkdir()
-    monkeypatch.setattr(ptx, "HERE", folder)
-    (tmp_path / "formulas.h").write_text("0")
-    (folder / "kernels.cu").write_text("a")
-    (folder / "one.cuh").write_text("b")
-    (folder / "notes.txt").write_text("c")
-    assert [path.name for path in ptx.sources()] == ["formulas.h", "kernels.cu", "one.cuh"]
-    seen = {ptx.first_line()}
-    (folder / "one.cuh").rename(folder / "two.cuh")
-    seen.add(ptx.first_line())
-    (folder / "two.cuh").write_text("bb")
-    seen.add(ptx.first_line())
-    (tmp_path / "formulas.h").write_text("1")
-    seen.add(ptx.first_line())
-    assert len(seen) == 4
-    (folder / "notes.txt").write_text("other")
-    assert ptx.first_line() in seen
+def test_a_family_is_compiled_once(tmp_path: Path) -> None:
+    path = ptx.put("rnn", tmp_path)
+    assert re.fullmatch(r"rnn-[0-9a-f]{16}\.ptx", path.name)
+    path.write_text("// mine\n// end\n")
+    assert ptx.put("rnn", tmp_path).read_text() == "// mine\n// end\n"
+    path.write_text("// cut off")
+    assert ptx.put("rnn", tmp_path).read_text() == ptx.texts()["rnn"]
 
 
-def test_comments_go_and_the_version_is_stamped() -> None:
-    text = "// a comment\n.version 7.8\n\n  mov.u32   %r1, 0; // why\n.target sm_50\n"
-    assert ptx._stripped(text) == f".version {ptx.VERSION}\nmov.u32 %r1, 0;\n.target sm_50\n"
-    for wrong in ("", ".version 1\n.version 2\n"):
-        with pytest.raises(PtxError, match=r"expected one line with a version, got [02]"):
-            ptx._stripped(wrong)
+def test_unknown_family_and_folder_that_cannot_be_written_raise(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"NVRTC does not compile the CUDA kernels of nonsense: .*nonsense\.cuh"):
+        ptx.put("nonsense", tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernelError, match=r"file: PTX cannot be written there: Not a directory"):
+        ptx.put("rnn", tmp_path / "file")
+
+
+def test_main_removes_files_of_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptx, "FOLDER", tmp_path)
+    monkeypatch.setattr(ptx, "put", lambda family: Path(shutil.copy(packed(family), tmp_path)))
+    monkeypatch.setattr(sys, "argv", ["ptx.py"])
+    (tmp_path / "rnn-0123456789abcdef.ptx").write_text("")
+    assert ptx.main() == 0
+    assert {path.name for path in tmp_path.iterdir()} == {packed(family).name for family in cuda_families()}
 
 
 def test_registers_and_spills_are_read(assembler: str) -> None:
-    assert ptx.assemble(assembler, ptx.PTX, "sm_80") == {"one": (32, 12), "two": (7, 0)}
+    assert ptx.assemble(assembler, Path("any.ptx"), "sm_80") == {"one": (32, 12), "two": (7, 0)}
     with pytest.raises(PtxError, match="no such thing"):
-        ptx.assemble(assembler, ptx.PTX, "sm_50")
+        ptx.assemble(assembler, Path("any.ptx"), "sm_50")
     assert ptx.known_architectures(assembler) == ["sm_50", "sm_80"]
 
 
 def test_spills_are_reported(assembler: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not ptx.report({"sm_80": assembler})
+    assert not ptx.report({"sm_80": assembler}, [Path("any.ptx")])
     said = capsys.readouterr().out
     assert "sm_80: 2 kernels, 32 registers at most (one), spills {'one': 12}" in said
     assert "no ptxas here knows them (`make sass` installs one): sm_50, " in said
