@@ -37,21 +37,27 @@ std::vector<std::string> folders() {
   return found;
 }
 
-// The content of a regular file, which `own` has to be the user's, and writable by no other; empty otherwise.
+// Bytes of an open regular file, which `own` has to be the user's, and writable by no other; -1 otherwise. By statx:
+// fstat is of glibc 2.33.
+long long size_of(int file, bool own) {
+  struct statx about = {};
+  const unsigned wanted = STATX_TYPE | STATX_MODE | STATX_UID | STATX_SIZE;
+  if (statx(file, "", AT_EMPTY_PATH, wanted, &about) != 0 || !S_ISREG(about.stx_mode)) return -1;
+  if (own && (about.stx_uid != geteuid() || (about.stx_mode & 022) != 0)) return -1;
+  return static_cast<long long>(about.stx_size);
+}
+
+// The content of such a file; empty if there is none.
 std::string read(const std::string& path, bool own) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return "";
-  struct stat about = {};
-  std::string content;
-  if (fstat(file, &about) == 0 && S_ISREG(about.st_mode) &&
-      (!own || (about.st_uid == geteuid() && !(about.st_mode & 022)))) {
-    content.resize(static_cast<size_t>(about.st_size));
-    size_t got = 0;
-    for (ssize_t more = 1; got < content.size() && more > 0; got += more > 0 ? more : 0) {
-      more = ::read(file, &content[got], content.size() - got);
-    }
-    content.resize(got);
+  const long long size = size_of(file, own);
+  std::string content(size > 0 ? static_cast<size_t>(size) : 0, '\0');
+  size_t got = 0;
+  for (ssize_t more = 1; got < content.size() && more > 0; got += more > 0 ? more : 0) {
+    more = ::read(file, &content[got], content.size() - got);
   }
+  content.resize(got);
   close(file);
   return content;
 }
