@@ -1,12 +1,8 @@
 // A GRU over time. The backward pass gets the sums in front of both sigmoids and the state's part of n; the input's part
 // of n is a third of one product, and computed again.
-#include "gemm.h"
-#include "kernels.h"
-#include "layer.h"
-#include "layer_grad.h"
+#include "clones.h"
 #include "math.h"
-#include "parallel.h"
-#include "view.h"
+#include "recurrent_layer.h"
 
 namespace echo {
 namespace kernels {
@@ -37,214 +33,119 @@ ECHO_INLINE void grad_tile(int64_t count, const float* __restrict r, const float
   }
 }
 
-class Forward {
- public:
-  Forward(const Call& call, void* memory);
+struct Gru {
+  static constexpr int64_t kGates = 3, kInputGates = 2, kBiases = 4, kGradients = 4;  // the last bias is that of s_n
+  static constexpr bool kSaves = true, kOneChunk = false, kCarries = true;
+  // Columns n, r, z, s_n.
+  static std::vector<GatePiece> input_pieces(int64_t H) { return {{0, 2 * H, H}, {H, 0, 2 * H}}; }
+  static std::vector<GatePiece> state_pieces(int64_t H) { return {{H, 0, 3 * H}}; }
 
-  size_t bytes() const { return arena_.bytes(); }
-  void run();
-
- private:
-  void begin();
-  void project(const Chunk& chunk);
-  void run_step(int64_t step, const Chunk& chunk);
-  void run_row(int64_t row, int64_t time, float* pre, const float* x_n);
-  float* pre_of(const Chunk& chunk);
-
-  const Call& call_;
-  const LayerShape shape_;
-  const int64_t steps_;
-  const Output y_, pre_;
-  Arena arena_;
-  const bool direct_;  // `pre` is computed where it is wanted; otherwise in a buffer
-  float* bias_;  // of r, z and x_n, then of s_n
-  float *h_, *x_n_, *scratch_, *wi_gates_, *wi_n_, *wh_, *buffer_;
+  class Forward;
+  class Backward;
 };
 
-Forward::Forward(const Call& call, void* memory)
-    : call_(call),
-      shape_(call),
-      steps_(chunk_steps(shape_)),
-      y_(call, "y"),
-      pre_(call, "pre"),
-      arena_(memory),
-      direct_(!call.half() && !call.skips("pre")) {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
-  bias_ = arena_.floats(4 * H);
-  h_ = arena_.floats(B * H);
-  x_n_ = arena_.floats(steps_ * B * H);
-  scratch_ = arena_.floats(std::max(gemm::scratch_floats(steps_ * B, I), gemm::scratch_floats(B, H)));
-  wi_gates_ = arena_.floats(gemm::packed_floats(2 * H, I));
-  wi_n_ = arena_.floats(gemm::packed_floats(H, I));
-  wh_ = arena_.floats(gemm::packed_floats(3 * H, H));
-  buffer_ = direct_ ? nullptr : arena_.floats(steps_ * B * 3 * H);
+// The rows of wi that make x_n.
+gemm::Operand weight_of_n(const Call& call, const LayerShape& shape) {
+  const gemm::Operand first{call.in("wi"), call.half(), shape.H, shape.I, shape.I, 1};
+  return first.moved(2 * shape.H * shape.I);
 }
 
-void Forward::begin() {
-  const int64_t I = shape_.I, H = shape_.H;
-  const bool half = call_.half();
-  const gemm::Operand wi{call_.in("wi"), half, 2 * H, I, I, 1};
-  const gemm::Operand wi_n{call_.in("wi"), half, H, I, I, 1};
-  gemm::pack(wi, wi_gates_);
-  gemm::pack(wi_n.moved(2 * H * I), wi_n_);
-  gemm::pack({call_.in("wh"), half, 3 * H, H, H, 1}, wh_);
-  load(Input(call_, "bi"), 3 * H, bias_);
+class Gru::Forward final : public ForwardCell {
+ public:
+  Forward(const Call& call, const LayerShape& shape, int64_t steps, Arena* arena)
+      : ForwardCell(call, shape),
+        x_n_(arena->floats(steps * shape.B * shape.H)),
+        wi_n_(arena->floats(gemm::packed_floats(shape.H, shape.I))) {}
+
+  void begin(float* bias) override;
+  void project(const gemm::Operand& x, float* scratch) override {
+    gemm::multiply(x, wi_n_, shape_.H, {bias_ + 2 * shape_.H, 0}, x_n_, shape_.H, scratch);
+  }
+  void start(float* sums) override {
+    const int64_t H = shape_.H;
+    for (int64_t row = 0; row < shape_.B; ++row) std::copy_n(bias_ + 3 * H, H, sums + row * 3 * H + 2 * H);
+  }
+  void step(const StepRows& rows, const float* sums, float* h) override {
+    const int64_t H = shape_.H;
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const float* const pre = sums + row * 3 * H;
+      cloned<step_tile>(H, pre, pre + H, pre + 2 * H, x_n_ + (rows.first + row) * H, h + row * H);
+    }
+  }
+
+ private:
+  float* bias_ = nullptr;  // of r, z and x_n, then of s_n
+  float *const x_n_, *const wi_n_;
+};
+
+void Gru::Forward::begin(float* bias) {
+  const int64_t H = shape_.H;
+  bias_ = bias;
+  gemm::pack(weight_of_n(call_, shape_), wi_n_);
   float buffer[kTile];
   const Input bh(call_, "bh");
-  in_tiles(2 * H, kTile, [&](int64_t at, int64_t n) { add_to(bias_ + at, bh.read(at, n, buffer), n); });
   in_tiles(H, kTile, [&](int64_t at, int64_t n) {
-    std::memcpy(bias_ + 3 * H + at, bh.read(2 * H + at, n, buffer), n * sizeof(float));
-  });
-  load(Input(call_, "h0"), shape_.B * H, h_);
-}
-
-float* Forward::pre_of(const Chunk& chunk) {
-  if (!direct_) return buffer_;
-  return static_cast<float*>(call_.out("pre")) + chunk.time * shape_.B * 3 * shape_.H;
-}
-
-// The input's part for all steps of a chunk.
-void Forward::project(const Chunk& chunk) {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
-  const gemm::Operand all{call_.in("x"), call_.half(), (chunk.end - chunk.begin) * B, I, I, 1};
-  const gemm::Operand x = all.moved(chunk.time * B * I);
-  gemm::multiply(x, wi_gates_, 2 * H, {bias_, 0}, pre_of(chunk), 3 * H, scratch_);
-  gemm::multiply(x, wi_n_, H, {bias_ + 2 * H, 0}, x_n_, H, scratch_);
-}
-
-void Forward::run_step(int64_t step, const Chunk& chunk) {
-  const int64_t B = shape_.B, H = shape_.H, time = shape_.time(step), first = (time - chunk.time) * B;
-  float* const pre = pre_of(chunk) + first * 3 * H;
-  for (int64_t row = 0; row < B; ++row) std::copy_n(bias_ + 3 * H, H, pre + row * 3 * H + 2 * H);
-  gemm::multiply({h_, false, B, H, H, 1}, wh_, 3 * H, {pre, 3 * H}, pre, 3 * H, scratch_);
-  in_chunks(B, B * H, [&](int64_t, int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) run_row(row, time, pre + row * 3 * H, x_n_ + (first + row) * H);
+    std::memcpy(bias + 3 * H + at, bh.read(2 * H + at, n, buffer), n * sizeof(float));
   });
 }
 
-void Forward::run_row(int64_t row, int64_t time, float* pre, const float* x_n) {
-  const int64_t H = shape_.H, place = time * shape_.B + row;
-  pre_.write(place * 3 * H, 3 * H, pre);
-  float* const h = h_ + row * H;
-  cloned<step_tile>(H, pre, pre + H, pre + 2 * H, x_n, h);
-  y_.write(place * H, H, h);
-}
-
-void Forward::run() {
-  begin();
-  for (int64_t first = 0; first < shape_.T; first += steps_) {
-    const Chunk chunk(shape_, first, steps_);
-    project(chunk);
-    for (int64_t step = chunk.begin; step < chunk.end; ++step) run_step(step, chunk);
-  }
-  Output(call_, "hT").write(0, shape_.B * shape_.H, h_);
-}
-
-class Backward {
+class Gru::Backward final : public BackwardCell {
  public:
-  Backward(const Call& call, void* memory);
+  Backward(const Call& call, const LayerShape& shape, int64_t steps, Arena* arena);
 
-  size_t bytes() const { return arena_.bytes(); }
-  void run();
+  void begin() override;
+  // The input's part of n, instead of its gradient.
+  void prepare(const Chunk& chunk, float* gates) override {
+    const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
+    const gemm::Operand x{call_.in("x"), call_.half(), (chunk.end - chunk.begin) * B, I, I, 1};
+    gemm::multiply(x.moved(chunk.time * B * I), wi_n_, H, {bias_, 0}, gates, 4 * H, scratch_);
+  }
+  void step(const StepRows& rows, const Chunk&, float* gates, float* dh) override {
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      in_tiles(shape_.H, kTile, [&](int64_t at, int64_t n) {
+        step_of_row(rows, row, at, n, gates + row * 4 * shape_.H + at, dh + row * shape_.H + at);
+      });
+    }
+  }
 
  private:
-  void begin();
-  void project(const Chunk& chunk);
-  void run_step(int64_t step, const Chunk& chunk);
-  void run_tile(int64_t row, int64_t step, int64_t at, int64_t n, float* gates);
+  void step_of_row(const StepRows& rows, int64_t row, int64_t at, int64_t n, float* gates, float* dh) const;
 
-  const Call& call_;
-  const LayerShape shape_;
-  const int64_t steps_;
-  const Input pre_, dy_, y_, h0_;
-  Arena arena_;
-  LayerGrad grad_;  // columns n, r, z, s_n
-  float *bias_, *dh_, *scratch_, *wi_n_;
+  const Input pre_, y_, h0_;
+  float *const bias_, *const scratch_, *const wi_n_;
 };
 
-Backward::Backward(const Call& call, void* memory)
-    : call_(call),
-      shape_(call),
-      steps_(chunk_steps(shape_)),
+Gru::Backward::Backward(const Call& call, const LayerShape& shape, int64_t steps, Arena* arena)
+    : BackwardCell(call, shape),
       pre_(call, "pre"),
-      dy_(call, "dy"),
       y_(call, "y"),
       h0_(call, "h0"),
-      arena_(memory),
-      grad_(call, shape_, steps_, 4 * shape_.H, {{0, 2 * shape_.H, shape_.H}, {shape_.H, 0, 2 * shape_.H}},
-            {{shape_.H, 0, 3 * shape_.H}}, &arena_) {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
-  bias_ = arena_.floats(H);
-  dh_ = arena_.floats(B * H);
-  scratch_ = arena_.floats(gemm::scratch_floats(steps_ * B, I));
-  wi_n_ = arena_.floats(gemm::packed_floats(H, I));
-}
+      bias_(arena->floats(shape.H)),
+      scratch_(arena->floats(gemm::scratch_floats(steps * shape.B, shape.I))),
+      wi_n_(arena->floats(gemm::packed_floats(shape.H, shape.I))) {}
 
-void Backward::begin() {
-  const int64_t I = shape_.I, H = shape_.H;
+void Gru::Backward::begin() {
+  const int64_t H = shape_.H;
   float buffer[kTile];
   const Input bi(call_, "bi");
   in_tiles(H, kTile,
            [&](int64_t at, int64_t n) { std::memcpy(bias_ + at, bi.read(2 * H + at, n, buffer), n * sizeof(float)); });
-  const gemm::Operand wi_n{call_.in("wi"), call_.half(), H, I, I, 1};
-  gemm::pack(wi_n.moved(2 * H * I), wi_n_);
-  load(Input(call_, "dhT"), shape_.B * H, dh_);
-  grad_.begin();
+  gemm::pack(weight_of_n(call_, shape_), wi_n_);
 }
 
-// The input's part of n, instead of its gradient.
-void Backward::project(const Chunk& chunk) {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
-  const gemm::Operand x{call_.in("x"), call_.half(), (chunk.end - chunk.begin) * B, I, I, 1};
-  gemm::multiply(x.moved(chunk.time * B * I), wi_n_, H, {bias_, 0}, grad_.gates(), 4 * H, scratch_);
-}
-
-void Backward::run_step(int64_t step, const Chunk& chunk) {
-  const int64_t B = shape_.B, H = shape_.H, first = (shape_.time(step) - chunk.time) * B;
-  in_chunks(B, B * H, [&](int64_t, int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      float* const gates = grad_.gates() + (first + row) * 4 * H;
-      in_tiles(H, kTile, [&](int64_t at, int64_t n) { run_tile(row, step, at, n, gates + at); });
-    }
-  });
-  grad_.state(first, {dh_, H}, dh_);
-}
-
-void Backward::run_tile(int64_t row, int64_t step, int64_t at, int64_t n, float* gates) {
+void Gru::Backward::step_of_row(const StepRows& rows, int64_t row, int64_t at, int64_t n, float* gates,
+                                float* dh) const {
   float buffers[5][kTile];
-  const int64_t B = shape_.B, H = shape_.H, time = shape_.time(step), pre = (time * B + row) * 3 * H + at;
+  const int64_t B = shape_.B, H = shape_.H, pre = (rows.time * B + row) * 3 * H + at;
   const int64_t here = row * H + at;
-  const float* const h = step == 0 ? h0_.read(here, n, buffers[0])
-                                   : y_.read(shape_.time(step - 1) * B * H + here, n, buffers[0]);
+  const float* const h = rows.step == 0 ? h0_.read(here, n, buffers[0])
+                                        : y_.read(shape_.time(rows.step - 1) * B * H + here, n, buffers[0]);
   cloned<grad_tile>(n, pre_.read(pre, n, buffers[1]), pre_.read(pre + H, n, buffers[2]),
-                    pre_.read(pre + 2 * H, n, buffers[3]), h, dy_.read(time * B * H + here, n, buffers[4]), gates,
-                    gates + H, gates + 2 * H, gates + 3 * H, dh_ + here);
+                    pre_.read(pre + 2 * H, n, buffers[3]), h, dy_.read(rows.time * B * H + here, n, buffers[4]), gates,
+                    gates + H, gates + 2 * H, gates + 3 * H, dh);
 }
 
-void Backward::run() {
-  const int64_t states = shape_.B * shape_.H;
-  if (shape_.T == 0) call_.write_zeros();
-  begin();
-  for (int64_t number = (shape_.T + steps_ - 1) / steps_ - 1; number >= 0; --number) {
-    const Chunk chunk(shape_, number * steps_, steps_);
-    project(chunk);
-    for (int64_t step = chunk.end - 1; step >= chunk.begin; --step) run_step(step, chunk);
-    grad_.take(chunk);
-  }
-  grad_.write();
-  Output(call_, "dh0").write(0, states, dh_);
-}
-
-void gru_layer(const Call& call) { Forward(call, call.raw().workspace).run(); }
-
-size_t gru_layer_workspace(const Call& call) { return Forward(call, nullptr).bytes(); }
-
-void gru_layer_grad(const Call& call) { Backward(call, call.raw().workspace).run(); }
-
-size_t gru_layer_grad_workspace(const Call& call) { return Backward(call, nullptr).bytes(); }
-
-const CpuKernel kGruLayer("gru_layer", gru_layer, gru_layer_workspace);
-const CpuKernel kGruLayerGrad("gru_layer_grad", gru_layer_grad, gru_layer_grad_workspace);
+const RecurrentLayer<Gru> kGruLayer("gru_layer", "gru_layer_grad");
 
 }  // namespace
 }  // namespace kernels

@@ -1,6 +1,4 @@
-// What the passes of whole recurrent layers over time share. The input's products are made for many steps at once, the
-// weights are packed once for all steps, and of the forward pass as little as possible is kept: the backward pass
-// computes the rest again, some steps at a time.
+// The sizes of a recurrent layer over time, and the chunks of steps that its passes work on.
 #ifndef ECHO_KERNELS_CPU_LAYER_H_
 #define ECHO_KERNELS_CPU_LAYER_H_
 #include <algorithm>
