@@ -19,7 +19,7 @@ INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
 NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.cuh' 2>/dev/null)
 # What `ptx.py` writes, and then this.
 PTX       := $(if $(COMPILER),echo/kernels/ptx/.compiled)
-FORMATTED := $(shell find echo benchmarks tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+FORMATTED := $(shell find echo benchmarks fuzz tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # What runs only where it is asked for: other environments, other machines.
 APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py benchmarks/gpu_sanitizer.py \
              benchmarks/cpu_compilers.py

@@ -9,7 +9,7 @@ from typing import Any
 
 from mxnet.base import _LIB, check_call
 
-from echo import native
+from fuzz import poison_library
 
 _FLOATS = (0, 1, 2, 12)  # MXNet's flags of types that know NaN: all bits set is one
 _NAN, _LARGE = 0xFF, 0x7F
@@ -122,7 +122,7 @@ class Pass:
     def overwrite(self, chunk: int) -> None:
         """Overwrites a chunk, once its array is known."""
         if chunk in self.arrays:
-            native.poison(*self.arrays.pop(chunk))
+            poison_library.overwrite(*self.arrays.pop(chunk))
             TALLY.filled += 1
 
     def overwrite_all(self) -> None:

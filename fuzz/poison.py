@@ -5,10 +5,10 @@ graph, then computes NaN instead of something that looks right. It applies to ev
 on, with a plan of echo's or without, to the chunks of executors and of CachedOps; memory of the user's, sparse arrays
 and what operators keep inside themselves are left alone.
 
-MXNet's own monitors say which node was handed to the engine, and give the array that it writes. The hook wrote the
-memory plan down; from it follows which chunks nobody reads behind which node. The write goes through the engine, behind
-the last reader, and changes bytes alone: whether oneDNN keeps an array in a layout of its own stays as it is. With
-``static_shape`` CachedOps show no node to a monitor, so it is off meanwhile (``static_alloc`` is not).
+MXNet's own monitors say which node was handed to the engine, and give the array that it writes. `poison_library` wrote
+the memory plan down, from which follows after which node a chunk has no more readers. The write goes through the
+engine, after the last reader, and changes only bytes: whether oneDNN keeps an array in a layout of its own stays as it
+is. With ``static_shape`` CachedOps show no node to a monitor, so it is off meanwhile (``static_alloc`` is not).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from echo import native
 from echo.errors import NativeError
 from echo.ir.op_spec import means_true
 from echo.system.threads import Lock, PerThread
+from fuzz import poison_library
 from fuzz.dead_chunks import TALLY, Pass, Plan, lost
 
 _lock = Lock()
@@ -102,7 +103,7 @@ class _CachedOp:
         """The pass that begins with this output."""
         passes = self._backward if token.backward else self._forward
         key = (token.recording, _device(array))
-        for value in json.loads(native.recorded()):
+        for value in json.loads(poison_library.recorded()):
             if bool(value["first"]) == token.backward and self._fits(value, token, label, key):
                 if key in passes:
                     passes[key].forget()
@@ -154,9 +155,9 @@ def _device(array: int) -> int:
 
 
 def _bind(original: Callable[..., int], *args: Any) -> int:
-    native.recorded()
+    poison_library.recorded()
     status = original(*args)
-    text = native.recorded()
+    text = poison_library.recorded()
     handle = args[-1]._obj.value
     if not status and text != "[]":
         _executors[handle] = _Executor(handle, text)
@@ -194,7 +195,7 @@ def _backward(original: Callable[..., int], *args: Any) -> int:
 
 def _with_token(original: Callable[..., int], token: _Token, *args: Any) -> int:
     with _TOKEN.set_to(token):
-        native.recorded()
+        poison_library.recorded()
         return original(*args)
 
 
@@ -235,10 +236,15 @@ def start() -> None:
     """From now on memory is overwritten, in graphs that are bound from now on. The hook has to be installed.
 
     The wrappers of MXNet's functions stay for good: others may have wrapped them by the time that this ends.
+
+    Raises:
+        NativeError: the hook is not installed, or the library cannot be compiled.
     """
     global _is_on
+    if not native.installed():  # installed later it would plan after the plan was written down
+        raise NativeError("poison needs the hook: call echo.frontend.install.install_hook first")
     with _lock.held():
-        native.record(True)
+        poison_library.start()
         for name, wrapper in () if _originals else _WRAPPERS.items():
             _originals[name] = getattr(_LIB, name)
             setattr(_LIB, name, _wrapped(wrapper, _originals[name]))
@@ -250,7 +256,7 @@ def stop() -> None:
     global _is_on
     with _lock.held():
         _is_on = False
-        native.record(False)
+        poison_library.stop()
 
 
 @contextlib.contextmanager
@@ -258,7 +264,8 @@ def poisoned() -> Iterator[None]:
     """Executors bound and CachedOps made while this is open run on memory that is overwritten when it is dead.
 
     Raises:
-        NativeError: a pass could not be followed, or a node read an output that is not there.
+        NativeError: the hook is not installed, a pass could not be followed, or a node read an output that is not
+            there.
     """
     before = len(TALLY.faults)
     start()

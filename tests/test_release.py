@@ -48,3 +48,11 @@ def test_a_second_libgomp_and_built_files_in_the_sources_are_named(tmp_path: Pat
 def test_a_wheel_for_this_machine_alone_is_refused(tmp_path: Path) -> None:
     (found,) = faults(*built(tmp_path, NEEDED, SOURCES, "linux_x86_64"), PLATFORM)
     assert found.startswith(f"expected a wheel NAME-VERSION-py3-none-{PLATFORM}.whl, got ")
+
+
+def test_test_mode_in_a_library_is_named(tmp_path: Path) -> None:
+    hook = "echo/native/libecho_hook.so"
+    wheel, sources = built(tmp_path, NEEDED - {hook}, SOURCES)
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(hook, b"\0echo_poison\0")
+    assert faults(wheel, sources, PLATFORM) == [f"{wheel.name}: {hook} has the test mode of fuzz/poison.cc"]

@@ -208,24 +208,3 @@ def keeps_unfused() -> bool:
 def _keep_unfused(library: ctypes.CDLL | None) -> Callable[[int], int]:
     """The hook's function, which gives -1 and changes nothing where MXNet cannot be told."""
     return function(library, "echo_keep_unfused", ctypes.c_int, ctypes.c_int) if library else lambda _: -1
-
-
-def record(on: bool) -> None:
-    """Switches on or off that every memory plan is written down (`fuzz.poison`)."""
-    function(_recorder(), "echo_record", None, ctypes.c_int)(on)
-
-
-def recorded() -> str:
-    """The memory plans that this thread made since it last asked, a JSON list."""
-    text: bytes = function(_recorder(), "echo_recorded", ctypes.c_char_p)()
-    return text.decode("utf-8", "surrogateescape")
-
-
-def poison(array: int, byte: int) -> None:
-    """Overwrites the chunk of memory that an array lies in, after all work that MXNet was given; frees the handle."""
-    if function(_recorder(), "echo_poison", ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(array, byte):
-        raise NativeError("MXNet's engine took no work")
-
-
-def _recorder() -> ctypes.CDLL:
-    return _installed or _load("libecho_hook.so")

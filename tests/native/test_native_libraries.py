@@ -48,6 +48,13 @@ def errors() -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("name", ["counter", "hook", "planner"])
+def test_installed_library_has_no_test_mode(name: str) -> None:
+    """Memory is overwritten and plans are recorded by `fuzz/poison.cc` only."""
+    content = (FOLDER / f"libecho_{name}.so").read_bytes()
+    assert not [word for word in (b"echo_poison", b"echo_recorded") if word in content]
+
+
 @pytest.mark.usefixtures("_empty_folder")
 def test_missing_library() -> None:
     hook, capture, planner = errors()

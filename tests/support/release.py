@@ -31,7 +31,8 @@ SOURCES = {
 
 def faults(wheel: Path, sources: Path, platform: str) -> list[str]:
     """What is wrong with them, each in one line."""
-    inside = set(zipfile.ZipFile(wheel).namelist())
+    contents = zipfile.ZipFile(wheel)
+    inside = set(contents.namelist())
     with tarfile.open(sources) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     found = [f"{wheel.name} lacks {name} (is there a C++ compiler?)" for name in sorted(NEEDED - inside)]
@@ -40,6 +41,11 @@ def faults(wheel: Path, sources: Path, platform: str) -> list[str]:
         found.append(f"expected a wheel NAME-VERSION-py3-none-{platform}.whl, got {wheel.name}")
     shared = {name for name in inside if ".so" in name}
     found += [f"{wheel.name} brings {name}, which nobody asked for" for name in sorted(shared - NATIVE)]
+    found += [
+        f"{wheel.name}: {name} has the test mode of fuzz/poison.cc"
+        for name in sorted(shared)
+        if b"echo_poison" in contents.read(name)
+    ]
     found += [
         f"{sources.name} brings {name}, which was built" for name in sorted(packed) if name.endswith((".so", ".whl"))
     ]

@@ -20,7 +20,6 @@
 #include "inplace.h"
 #include "mxnet_api.h"
 #include "pointwise.h"
-#include "poison.h"
 #include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
@@ -116,11 +115,8 @@ void plan_memory(void* result, void* functor, RawGraph* graph) {
 }
 
 void* memory_pass(void* result, void* functor, RawGraph* graph) {
-  const bool recording = is_recording();
-  const Reads reads = recording ? reads_of(*graph) : Reads{};
   plan_memory(result, functor, graph);
   Made made(result);
-  if (recording) record(reads, *static_cast<RawGraph*>(result));
   if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result), t_capturing_nodes);
   made.hand_over();
   return result;

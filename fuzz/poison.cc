@@ -1,19 +1,28 @@
-#include "poison.h"
-
+// A test mode, compiled by fuzz/poison_library.py with some files of the hook: it writes memory plans down, and
+// overwrites chunks of memory once nothing reads them any more. It wraps MXNet's memory pass over the hook, if that is
+// there, and takes itself off again.
 #include <dlfcn.h>
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 #include "gradient_sums.h"
+#include "layout.h"
 #include "mxnet_api.h"
+#include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace echo {
 namespace {
 
+using Invoker = void* (*)(void* result, void* functor, RawGraph* graph);
+
+std::mutex g_mutex;
+RawPass* g_pass = nullptr;  // the memory pass, as long as it is wrapped
+std::atomic<Invoker> g_original{nullptr};
 std::atomic<bool> g_recording{false};
 thread_local std::string t_recorded, t_given;
 
@@ -137,21 +146,7 @@ struct EngineApi {
   int (*free)(void*);
 };
 
-const EngineApi& engine() {
-  static const EngineApi found = [] {
-    EngineApi made{};
-    Dl_info where{};
-    void* libmxnet = dladdr(reinterpret_cast<void*>(api().op_get), &where) && where.dli_fname
-                         ? dlopen(where.dli_fname, RTLD_NOW | RTLD_NOLOAD)
-                         : nullptr;
-    if (libmxnet) {
-      made.push = reinterpret_cast<decltype(made.push)>(dlsym(libmxnet, "MXEnginePushSyncND"));
-      made.free = reinterpret_cast<decltype(made.free)>(dlsym(libmxnet, "MXNDArrayFree"));
-    }
-    return made;
-  }();
-  return found;
-}
+EngineApi g_engine;
 
 struct RawContext {
   int device_type, device_id;
@@ -172,23 +167,69 @@ void fill(void*, void* given) {
 
 void release(void* given) {
   auto* wanted = static_cast<Fill*>(given);
-  engine().free(wanted->array);  // NOLINT(clang-analyzer-core.CallAndMessage): the engine calls this, so it was found
+  g_engine.free(wanted->array);
   delete wanted;
 }
 
-}  // namespace
-
-bool is_recording() { return g_recording.load(std::memory_order_relaxed); }
-
-void record(const Reads& reads, const RawGraph& graph) {
-  if (!t_recorded.empty()) t_recorded += ',';
-  Writer(reads, graph, &t_recorded);
+void* memory_pass(void* result, void* functor, RawGraph* graph) {
+  const bool recording = g_recording.load(std::memory_order_relaxed);
+  const Reads reads = recording ? reads_of(*graph) : Reads{};
+  g_original.load()(result, functor, graph);
+  if (!recording) return result;
+  try {
+    if (!t_recorded.empty()) t_recorded += ',';
+    Writer(reads, *static_cast<RawGraph*>(result), &t_recorded);
+  } catch (...) {  // the caller takes it that there is no graph
+    api().destroy_graph(static_cast<RawGraph*>(result));
+    throw;
+  }
+  return result;
 }
 
+bool is_outermost() { return g_pass->body_invoker == reinterpret_cast<void*>(memory_pass); }
+
+void exchange(Invoker invoker) {
+  __atomic_store_n(&g_pass->body_invoker, reinterpret_cast<void*>(invoker), __ATOMIC_SEQ_CST);
+}
+
+}  // namespace
 }  // namespace echo
 
-// From now on, or with 0 no more, the memory plan of every graph is written down.
-ECHO_EXPORT void echo_record(int on) { echo::g_recording = on != 0; }
+// Finds the functions of the libmxnet.so at `path`, which is loaded. 0 on success.
+ECHO_EXPORT int echo_poison_load(const char* path) {
+  using namespace echo;
+  void* lib = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  MxnetApi table;
+  std::string missing;
+  if (!lib || !load_api(lib, &table, &missing)) return 1;
+  g_engine.push = reinterpret_cast<decltype(g_engine.push)>(dlsym(lib, "MXEnginePushSyncND"));
+  g_engine.free = reinterpret_cast<decltype(g_engine.free)>(dlsym(lib, "MXNDArrayFree"));
+  return g_engine.push && g_engine.free ? 0 : 1;
+}
+
+// From now on the memory plan of every graph is written down. 0 on success.
+ECHO_EXPORT int echo_record() {
+  using namespace echo;
+  std::lock_guard<std::mutex> lock(g_mutex);
+  for (RawPass* pass : g_pass ? std::vector<RawPass*>() : api().pass_registry()->entries) {
+    if (pass->name != "MXPlanMemory" || !pass->body_manager) continue;
+    g_pass = pass;
+    g_original = reinterpret_cast<Invoker>(pass->body_invoker);
+    exchange(memory_pass);
+  }
+  g_recording = g_pass != nullptr;
+  return g_pass ? 0 : 1;
+}
+
+// No more. Where another library has wrapped the pass since, the wrapper stays, and does nothing.
+ECHO_EXPORT void echo_stop_recording() {
+  using namespace echo;
+  std::lock_guard<std::mutex> lock(g_mutex);
+  g_recording = false;
+  if (!g_pass || !is_outermost()) return;
+  exchange(g_original);
+  g_pass = nullptr;
+}
 
 // The memory plans that this thread made since it last asked, as a JSON list; valid until it asks again.
 ECHO_EXPORT const char* echo_recorded() {
@@ -201,10 +242,9 @@ ECHO_EXPORT const char* echo_recorded() {
 // frees the array. 0 on success.
 ECHO_EXPORT int echo_poison(void* array, int byte) {
   using namespace echo;
-  if (!engine().push || !engine().free) return 1;
   constexpr int cpu = 1;
-  if (!chunk_of(array) || chunk_of(array)->context.device_type != cpu) return engine().free(array);
+  if (!chunk_of(array) || chunk_of(array)->context.device_type != cpu) return g_engine.free(array);
   auto* wanted = new Fill{array, byte};
-  return engine().push(fill, wanted, release, &chunk_of(array)->context, nullptr, 0, &wanted->array, 1, nullptr, 0,
+  return g_engine.push(fill, wanted, release, &chunk_of(array)->context, nullptr, 0, &wanted->array, 1, nullptr, 0,
                        "echo_poison");
 }
