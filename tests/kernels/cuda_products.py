@@ -69,6 +69,23 @@ def small_gradients(backend: Emulated, dtype: str) -> None:
         np.testing.assert_allclose(dw[1:, 0].astype(float), 3 * factor * 100 / classes, rtol=2e-2)
 
 
+def infinite_head(backend: Emulated, dtype: str) -> None:
+    """Of one row: the gradients of the other rows of x are the same as if it was finite."""
+    rng, found = np.random.default_rng(0), []
+    x, w = (rng.normal(size=(rows, 8)).astype(dtype) for rows in (3, 16))
+    prob, label = np.full((3, 16), 1 / 16, dtype), np.zeros(3, np.float32)
+    for head in (0.5, np.inf, -np.inf, np.nan):
+        dx, dw = np.full_like(x, 77), np.full_like(w, 77)
+        heads = np.array([1, head, 0.25], dtype)
+        inputs, outputs = [heads, None, None, x, w, None, label, None, None, prob], [dx, dw, None, None]
+        backend.call("linear_cross_entropy_grad", inputs, outputs, [WRITE, WRITE, SKIP, SKIP], [])
+        found.append(dx)
+    for dx in found:
+        np.testing.assert_array_equal(dx[[0, 2]], found[0][[0, 2]])
+        assert np.isfinite(dx[1]).all() == (dx is found[0])
+    assert np.isfinite(found[0]).all()
+
+
 def rooms() -> dict[str, int]:
     """The workspaces of losses of many rows, and of few."""
     attrs = dict(zip(("grad_scale", "use_ignore", "ignore_label", "normalization", "smooth_alpha"), "10020"))
@@ -111,6 +128,7 @@ def run(blas: ctypes.CDLL, driver: str, kernels: str, which: str) -> dict[str, A
                 check(case, dtype, backend, np.random.default_rng(seed), lambda i, reqs=reqs: reqs[i % 2])
         if which.endswith("losses"):
             small_gradients(backend, dtype)
+            infinite_head(backend, dtype)
         said[dtype] = {"products": products_of(blas), "loads": backend.loads()}
     said["call"] = one_call(blas)
     return said

@@ -75,7 +75,8 @@ __device__ void cross_entropy_rows(const CrossEntropyGrad& a) {
   float most = 0;
   for (Long row = static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x; row < a.rows; row += step) {
     const CrossEntropyRow of_row = entropy_row<T>(a, row);
-    most = fmaxf(fmaxf(most, fabsf(of_row.slope)), fmaxf(fabsf(of_row.rest), fabsf(of_row.hit)));
+    const float largest = fmaxf(fabsf(of_row.slope), fmaxf(fabsf(of_row.rest), fabsf(of_row.hit)));
+    if (largest < ECHO_INFINITY) most = fmaxf(most, largest);  // an infinite unit makes all other rows NaN
     a.of_rows[row] = of_row;
   }
   if (!a.unit) return;
