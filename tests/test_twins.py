@@ -36,3 +36,10 @@ def test_twins_name_each_other(files: list[str]) -> None:
 
 def test_a_twin_is_expected_of_each_transform() -> None:
     assert len(twins()) == 4
+
+
+@pytest.mark.parametrize("name", ["GreedyKeep", "RuinRecreate"])
+def test_solver_has_the_same_name_in_python_and_cpp(name: str) -> None:
+    for folder, kind in (("echo/policies/solvers", "*.py"), ("echo/native/planner", "*.h")):
+        declared = [path for path in (ROOT / folder).glob(kind) if f"class {name}" in path.read_text(encoding="utf-8")]
+        assert len(declared) == 1, f"expected class {name} in one file of {folder}"

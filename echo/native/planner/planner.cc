@@ -56,7 +56,7 @@ void echo::set_error(const char* text) { std::snprintf(t_error, sizeof t_error, 
 // What went wrong in this thread last.
 ECHO_EXPORT const char* echo_planner_error() { return t_error; }
 
-// The arrays behind `arrays` must outlive the planner. Null where there is not enough memory.
+// What `arrays` points to must outlive the planner. Null where there is not enough memory.
 ECHO_EXPORT Planner* echo_planner_new(const echo::TrainingArrays* arrays) {
   return echo::guarded<Planner*>(nullptr, [&] { return new Planner(*arrays); });
 }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "boundary.h"
-#include "fit.h"
-#include "keep.h"
+#include "greedy_keep.h"
+#include "ruin_recreate.h"
 #include "schedule.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
@@ -33,7 +33,7 @@ std::vector<std::uint8_t> marks(const Schedule& schedule, const std::uint8_t* ca
 
 }  // namespace
 
-// `measure` is a Measure, `again` says which entries may come from a copy. The arrays behind `arrays` must outlive the schedule.
+// `measure` is a Measure, `again` says which entries may come from a copy. What `arrays` points to must outlive the schedule.
 ECHO_EXPORT Schedule* echo_schedule_new(const echo::TrainingArrays* arrays, std::int32_t measure,
                                         const std::uint8_t* again) {
   return guarded<Schedule*>(nullptr, [&] { return new Schedule(*arrays, static_cast<echo::Measure>(measure), again); });
@@ -66,7 +66,7 @@ ECHO_EXPORT std::int32_t echo_schedule_get(const Schedule* schedule, std::int32_
   return count;
 }
 
-// Has searches on this schedule come to an end in so many seconds.
+// Ends searches on this schedule after so many seconds.
 ECHO_EXPORT void echo_schedule_end_in(Schedule* schedule, double seconds) {
   const std::chrono::duration<double> left(std::max(0.0, std::min(seconds, 1e6)));
   schedule->deadline = std::chrono::steady_clock::now() +
@@ -94,18 +94,20 @@ ECHO_EXPORT std::int32_t echo_schedule_steps(const Schedule* schedule, std::int3
 // says so.
 ECHO_EXPORT double echo_schedule_fit(Schedule* schedule, const std::uint8_t* candidate, std::int64_t budget,
                                      std::int64_t effort, std::int64_t* bytes) {
-  return value_of([&] { return echo::Fit(*schedule, marks(*schedule, candidate), budget, effort, 1).run(); }, bytes);
+  return value_of([&] { return echo::RuinRecreate(*schedule, marks(*schedule, candidate), budget, effort, 1).run(); },
+                  bytes);
 }
 
 // The same for the schedule of the fewest bytes that recomputes for at most `most_seconds`.
 ECHO_EXPORT double echo_schedule_least(Schedule* schedule, const std::uint8_t* candidate, double most_seconds,
                                        std::int64_t effort, std::int64_t* bytes) {
   return value_of(
-      [&] { return echo::Fit(*schedule, marks(*schedule, candidate), 0, effort, 1).run_down(most_seconds); }, bytes);
+      [&] { return echo::RuinRecreate(*schedule, marks(*schedule, candidate), 0, effort, 1).run_down(most_seconds); },
+      bytes);
 }
 
 // Takes back of the splits that are set what a budget has room for, in so many passes at most, and says what is left.
 ECHO_EXPORT double echo_schedule_keep(Schedule* schedule, std::int64_t budget, std::int32_t passes,
                                       std::int64_t* bytes) {
-  return value_of([&] { return echo::Keep(*schedule, budget).run(passes); }, bytes);
+  return value_of([&] { return echo::GreedyKeep(*schedule, budget).run(passes); }, bytes);
 }

@@ -35,7 +35,7 @@ def can_fit(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class RuinRecreate:
-    """Greedy drops at the peak, ruined and recreated; see ``echo/native/planner/fit.cc``.
+    """Greedy drops at the peak, ruined and recreated; see ``echo/native/planner/ruin_recreate.cc``.
 
     ``starts`` are schedules to begin with, ``share`` is the part of a problem's effort for each.
     """
@@ -133,7 +133,7 @@ def _recomputable(problem: Problem) -> Choice:
 # Where a budget is far below the bytes of a graph, a search that starts from nothing recomputed has a long way. This
 # one starts from the other end: the forward pass is cut into segments (`echo.policies.sublinear`), and all nodes of a
 # segment run again when the backward pass gets to it. Of their values, those are kept that save the most time for
-# each byte (``echo/native/planner/keep.cc``). A handful of shapes of segments are tried.
+# each byte (``echo/native/planner/greedy_keep.cc``). A handful of shapes of segments are tried.
 
 _LOWER = 0.9995  # so that lower aims reach the budget, and do not only approach it
 _PASSES = 3  # to compare schedules; more gain less than a hundredth

@@ -1,4 +1,4 @@
-// What could be dropped and computed again, and roughly what that is worth.
+// Finds values that could be dropped and computed again, with estimates of what that is worth.
 #pragma once
 #include <cstdint>
 #include <utility>
@@ -18,9 +18,10 @@ struct Drop {
 };
 
 // Finds drops in the last simulation of a schedule. Estimates only: in-place operators and what is transient are left out.
-class Drops {
+class DropFinder {
  public:
-  Drops(const Schedule& schedule, const std::vector<std::uint8_t>& candidate) : s_(schedule), candidate_(candidate) {}
+  DropFinder(const Schedule& schedule, const std::vector<std::uint8_t>& candidate)
+      : s_(schedule), candidate_(candidate) {}
 
   // All that free bytes while more than `limits[level]` are alive on some level of the schedule. `price` is what a second
   // may cost, in the unit of `Drop::gain`: it decides which inputs are recomputed too. What copies keep counts at as many

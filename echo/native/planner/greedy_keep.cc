@@ -1,4 +1,4 @@
-#include "keep.h"
+#include "greedy_keep.h"
 
 #include <algorithm>
 
@@ -7,13 +7,13 @@ namespace echo {
 static constexpr double kFree = 1e-3;  // of its size, what a value costs for which there is room anyway
 
 // What a step costs with everything that is computed for it alone.
-void Keep::save_up() {
-  static constexpr std::int32_t kNobody = -1, kSeveral = -2;
-  std::vector<std::int32_t> reader(s_.steps(), kNobody);
+void GreedyKeep::save_up() {
+  static constexpr std::int32_t kUnread = -1, kSeveral = -2;
+  std::vector<std::int32_t> reader(s_.steps(), kUnread);
   for (std::int32_t step = 0; step < s_.steps(); ++step)
     for (const std::int32_t instance : s_.reads(step)) {
       std::int32_t& known = reader[s_.made_at(instance)];
-      known = known == kNobody || known == step ? step : kSeveral;
+      known = known == kUnread || known == step ? step : kSeveral;
     }
   saved_.assign(s_.steps(), 0);
   for (std::int32_t step = 0; step < s_.steps(); ++step) {
@@ -23,7 +23,7 @@ void Keep::save_up() {
   }
 }
 
-std::int64_t Keep::size_of(std::int32_t node) const {
+std::int64_t GreedyKeep::size_of(std::int32_t node) const {
   std::int64_t size = 0;
   for (std::int32_t e = s_.arrays.entry_begin[node]; e < s_.arrays.entry_begin[node + 1]; ++e)
     if (s_.again(e)) size += s_.bytes(e);
@@ -31,7 +31,7 @@ std::int64_t Keep::size_of(std::int32_t node) const {
 }
 
 // The first of the copies that a node makes at a position, -1 where nothing reads one.
-std::int32_t Keep::made_at(std::int32_t node, std::int32_t slot) const {
+std::int32_t GreedyKeep::made_at(std::int32_t node, std::int32_t slot) const {
   for (std::int32_t e = s_.arrays.entry_begin[node]; e < s_.arrays.entry_begin[node + 1]; ++e)
     if (s_.again(e)) {
       const std::int32_t made = s_.found_at(e, slot);
@@ -41,7 +41,7 @@ std::int32_t Keep::made_at(std::int32_t node, std::int32_t slot) const {
 }
 
 // Forgets splits that change nothing.
-void Keep::clean() {
+void GreedyKeep::clean() {
   bool cleaned = false;
   for (std::int32_t node = 0; node < s_.arrays.nodes; ++node) {
     auto& own = s_.splits[node];
@@ -54,25 +54,25 @@ void Keep::clean() {
   if (cleaned) value_ = s_.simulate();
 }
 
-// The most worthwhile first, by the seconds saved for each byte that the room does not have for free. Of equals the last
+// The most worthwhile first, by the seconds saved for each byte above the headroom. Of equals the last
 // of the forward pass, which are kept for the shortest time.
-bool Keep::less(const Split& x, const Split& y) {
+bool GreedyKeep::less(const Split& x, const Split& y) {
   return x.score < y.score || (x.score == y.score && std::pair(x.node, x.slot) < std::pair(y.node, y.slot));
 }
 
-// Negative where there is no room, nor ever will be.
-double Keep::score(const Room& room, std::int32_t node, std::int32_t slot) const {
-  const std::int64_t price = room.price(node, slot);
-  if (price > room.slack()) return -1;
+// Negative if there is no headroom, nor will be.
+double GreedyKeep::score(const Headroom& headroom, std::int32_t node, std::int32_t slot) const {
+  const std::int64_t price = headroom.price(node, slot);
+  if (price > headroom.slack()) return -1;
   return saved_[made_at(node, slot)] / (static_cast<double>(price) + kFree * static_cast<double>(size_of(node)) + 1);
 }
 
-// Takes the best as long as there is room. What a split takes only grows, so that only the best is looked at again.
-std::vector<Keep::Split> Keep::choose(Room& room) const {
+// Takes the best as long as there is headroom. What a split takes only grows, so that only the best is looked at again.
+std::vector<GreedyKeep::Split> GreedyKeep::choose(Headroom& headroom) const {
   std::vector<Split> queue, taken;
   for (std::int32_t node = 0; node < s_.arrays.nodes; ++node)
     for (const std::int32_t slot : s_.splits[node]) {
-      const double now = score(room, node, slot);
+      const double now = score(headroom, node, slot);
       if (now >= 0) queue.push_back({now, node, slot});
     }
   std::make_heap(queue.begin(), queue.end(), less);
@@ -80,7 +80,7 @@ std::vector<Keep::Split> Keep::choose(Room& room) const {
     std::pop_heap(queue.begin(), queue.end(), less);
     Split best = queue.back();
     queue.pop_back();
-    const double now = score(room, best.node, best.slot);
+    const double now = score(headroom, best.node, best.slot);
     if (now < 0) continue;
     if (now < best.score && !queue.empty()) {
       best.score = now;
@@ -90,19 +90,19 @@ std::vector<Keep::Split> Keep::choose(Room& room) const {
         continue;
       }
     }
-    if (room.take_back(best.node, best.slot)) taken.push_back(best);
+    if (headroom.take_back(best.node, best.slot)) taken.push_back(best);
   }
   return taken;
 }
 
 // One pass. False where nothing is kept.
-bool Keep::take_back() {
+bool GreedyKeep::take_back() {
   clean();
   save_up();
   std::vector<std::int64_t> limits(s_.levels(), budget_);
   if (s_.measure() == Measure::kChunks) limits = s_.all_most();
-  Room room(s_, limits, s_.measure() == Measure::kChunks ? budget_ - value_.bytes : 0);
-  const std::vector<Split> taken = choose(room);
+  Headroom headroom(s_, limits, s_.measure() == Measure::kChunks ? budget_ - value_.bytes : 0);
+  const std::vector<Split> taken = choose(headroom);
   const Schedule::Splits before = s_.splits;
   for (std::size_t kept = taken.size(); kept > 0; kept /= 2) {  // what is in place can be estimated too well
     for (std::size_t i = 0; i < kept; ++i) {
@@ -120,10 +120,10 @@ bool Keep::take_back() {
   return false;
 }
 
-Schedule::Value Keep::run(std::int32_t passes) {
+Schedule::Value GreedyKeep::run(std::int32_t passes) {
   value_ = s_.simulate();
   if (value_.bytes > budget_) return value_;
-  while (passes > 0 && take_back()) --passes;  // what is kept makes room, by what is not computed any more
+  while (passes > 0 && take_back()) --passes;  // kept values make room: what computed them is gone
   return value_;
 }
 

@@ -1,4 +1,5 @@
-// The fastest schedule within a budget, or the smallest within a time: greedy drops where too many bytes are alive, then ruin and recreate.
+// The fastest schedule within a budget, or the smallest within a time: greedy drops where too many bytes are alive, then
+// ruin and recreate. echo/policies/solvers/ruin_recreate.py runs it.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -6,17 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "drops.h"
+#include "drop_finder.h"
 #include "schedule.h"
 
 namespace echo {
 
 // Starts from the splits that `schedule` has, and leaves the best that it found there. `effort` is the number of
 // simulations that it may take. The same seed gives the same result.
-class Fit {
+class RuinRecreate {
  public:
-  Fit(Schedule& schedule, const std::vector<std::uint8_t>& candidate, std::int64_t budget, std::int64_t effort,
-      std::uint32_t seed)
+  RuinRecreate(Schedule& schedule, const std::vector<std::uint8_t>& candidate, std::int64_t budget, std::int64_t effort,
+               std::uint32_t seed)
       : s_(schedule),
         drops_(schedule, candidate),
         budget_(budget),
@@ -55,7 +56,7 @@ class Fit {
   bool take_several();
   bool take_best(double noise);
   void prune();
-  void prune_by_room(std::int64_t budget);
+  void prune_by_headroom(std::int64_t budget);
   void ruin();
   std::vector<Own> own_splits() const;
   double uniform() { return (random_() >> 8) * (1.0 / 16777216.0); }
@@ -64,7 +65,7 @@ class Fit {
   bool has(std::int32_t node, std::int32_t slot) const;
 
   Schedule& s_;
-  Drops drops_;
+  DropFinder drops_;
   std::int64_t budget_, left_;
   std::mt19937 random_;
   Value value_;

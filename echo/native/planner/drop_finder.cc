@@ -1,4 +1,4 @@
-#include "drops.h"
+#include "drop_finder.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@ static constexpr int kDeepest = 40;  // nodes in a chain that is dropped at once
 static constexpr double kGreaterPart = 0.3;
 static constexpr std::size_t kMostBundled = 16;
 
-void Drops::index_uses() {
+void DropFinder::index_uses() {
   use_begin_.assign(s_.instances() + 1, 0);
   for (std::int32_t step = 0; step < s_.steps(); ++step)
     for (const std::int32_t instance : s_.reads(step)) ++use_begin_[instance + 1];
@@ -20,7 +20,7 @@ void Drops::index_uses() {
 }
 
 // Bytes times steps above the limits that end when a block of each level ends, up to each step.
-void Drops::sum_over(const std::vector<std::int64_t>& limits) {
+void DropFinder::sum_over(const std::vector<std::int64_t>& limits) {
   over_.resize(s_.levels());
   for (std::int32_t level = 0; level < s_.levels(); ++level) {
     auto& sum = over_[level];
@@ -35,7 +35,7 @@ void Drops::sum_over(const std::vector<std::int64_t>& limits) {
 }
 
 // Bytes times steps above the budget between the last use of each output before `step` and its next.
-double Drops::freed(std::int32_t node, std::int32_t first_instance, std::int32_t step) const {
+double DropFinder::freed(std::int32_t node, std::int32_t first_instance, std::int32_t step) const {
   double gain = 0;
   const auto& a = s_.arrays;
   for (std::int32_t out = 0; out < a.entry_begin[node + 1] - a.entry_begin[node]; ++out) {
@@ -54,7 +54,7 @@ double Drops::freed(std::int32_t node, std::int32_t first_instance, std::int32_t
 
 // What it costs to have an input at `slot`, in bytes times steps: nothing where it is alive, else to keep it or to
 // compute it again, whichever is cheaper.
-double Drops::plan_input(std::int32_t entry, std::int32_t slot, std::int32_t step, double price, int depth) {
+double DropFinder::plan_input(std::int32_t entry, std::int32_t slot, std::int32_t step, double price, int depth) {
   const auto& a = s_.arrays;
   const std::int32_t node = s_.node_of[entry];
   if (a.variable[node]) return 0;
@@ -82,7 +82,7 @@ double Drops::plan_input(std::int32_t entry, std::int32_t slot, std::int32_t ste
   return kept_price_[node];
 }
 
-void Drops::add_inputs(std::int32_t slot, std::int32_t step, double price, Drop* drop) {
+void DropFinder::add_inputs(std::int32_t slot, std::int32_t step, double price, Drop* drop) {
   const auto& a = s_.arrays;
   for (std::size_t done = drop->splits.size() - 1; done < drop->splits.size(); ++done) {
     const std::int32_t reader = drop->splits[done].first;
@@ -115,7 +115,7 @@ void Drops::add_inputs(std::int32_t slot, std::int32_t step, double price, Drop*
   }
 }
 
-bool Drops::expand(std::int32_t node, std::int32_t slot, std::int32_t step, double price, Drop* drop) {
+bool DropFinder::expand(std::int32_t node, std::int32_t slot, std::int32_t step, double price, Drop* drop) {
   drop->splits.assign(1, {node, slot});
   drop->seconds = s_.arrays.seconds[node];
   drop->gain -= kept(node);
@@ -124,16 +124,16 @@ bool Drops::expand(std::int32_t node, std::int32_t slot, std::int32_t step, doub
 }
 
 // The costliest node that a drop computes again, -1 where it is not the greater part of what it costs.
-std::int32_t Drops::costliest(const Drop& drop) const {
+std::int32_t DropFinder::costliest(const Drop& drop) const {
   std::int32_t found = -1;
   for (const auto& [node, slot] : drop.splits)
     if (found < 0 || s_.arrays.seconds[node] > s_.arrays.seconds[found]) found = node;
   return drop.splits.size() > 1 && s_.arrays.seconds[found] > kGreaterPart * drop.seconds ? found : -1;
 }
 
-// Drops that need the same costly node are worth more together: the gates of a cell, of which none alone would be worth
+// DropFinder that need the same costly node are worth more together: the gates of a cell, of which none alone would be worth
 // the products that they come from.
-void Drops::bundle() {
+void DropFinder::bundle() {
   std::vector<std::pair<std::int32_t, std::size_t>> by_node;
   for (std::size_t i = 0; i < found_.size(); ++i) {
     const std::int32_t node = costliest(found_[i]);
@@ -162,7 +162,7 @@ void Drops::bundle() {
   }
 }
 
-const std::vector<Drop>& Drops::find(const std::vector<std::int64_t>& limits, double price, double above) {
+const std::vector<Drop>& DropFinder::find(const std::vector<std::int64_t>& limits, double price, double above) {
   const auto& a = s_.arrays;
   above_ = above;
   found_.clear();

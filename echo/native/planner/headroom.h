@@ -1,4 +1,4 @@
-// The room below a budget at each step of a schedule, and what it allows to be kept after all.
+// The bytes below a budget at each step of a schedule, and the values that fit into them.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -52,10 +52,10 @@ class RangeMax {
   std::vector<std::int64_t> most_, added_;
 };
 
-class Room {
+class Headroom {
  public:
   // Limits by level of the schedule; `slack` are bytes by which they may be raised, all in all.
-  Room(const Schedule& schedule, const std::vector<std::int64_t>& limits, std::int64_t slack = 0)
+  Headroom(const Schedule& schedule, const std::vector<std::int64_t>& limits, std::int64_t slack = 0)
       : s_(schedule), limits_(limits), slack_(slack) {
     while (s_.steps() >> shift_ > kMostTold) ++shift_;
     for (std::int32_t level = 0; level < s_.levels(); ++level) {
@@ -86,7 +86,7 @@ class Room {
     return price;
   }
 
-  // Whether the values that `node` computes again at `slot` may be kept till then instead; if so, they take their room,
+  // Whether the values that `node` computes again at `slot` may be kept till then instead; if so, they take their bytes,
   // and of the slack what the limits do not allow.
   bool take_back(std::int32_t node, std::int32_t slot) {
     const auto& a = s_.arrays;

@@ -1,19 +1,20 @@
 // Uses up what a budget leaves: of the nodes that run again, keeps those whose values save the most time for their bytes.
+// GreedyKeep in echo/policies/solvers/ruin_recreate.py runs it.
 #pragma once
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "room.h"
+#include "headroom.h"
 #include "schedule.h"
 
 namespace echo {
 
 // The counterpart of drops: instead of many simulations, a schedule that drops (nearly) everything, and one pass over all
 // that it recomputes, in the order of what keeping it saves.
-class Keep {
+class GreedyKeep {
  public:
-  Keep(Schedule& schedule, std::int64_t budget) : s_(schedule), budget_(budget) {}
+  GreedyKeep(Schedule& schedule, std::int64_t budget) : s_(schedule), budget_(budget) {}
   // Leaves the schedule as it is where it needs more than the budget to begin with.
   Schedule::Value run(std::int32_t passes);
 
@@ -26,9 +27,9 @@ class Keep {
   void clean();
   void save_up();
   std::int64_t size_of(std::int32_t node) const;
-  double score(const Room& room, std::int32_t node, std::int32_t slot) const;
+  double score(const Headroom& headroom, std::int32_t node, std::int32_t slot) const;
   static bool less(const Split& x, const Split& y);
-  std::vector<Split> choose(Room& room) const;
+  std::vector<Split> choose(Headroom& headroom) const;
   bool take_back();
 
   Schedule& s_;

@@ -1,9 +1,9 @@
-#include "fit.h"
+#include "ruin_recreate.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "keep.h"
+#include "greedy_keep.h"
 
 namespace echo {
 
@@ -26,22 +26,22 @@ static constexpr std::int64_t kSettled = 2000;
 static constexpr std::int32_t kPasses = 4;  // where pruning is not exact
 static constexpr std::int64_t kExactPrune = 4'000'000;  // visited nodes that exact pruning may take
 
-void Fit::add(std::int32_t node, std::int32_t slot) {
+void RuinRecreate::add(std::int32_t node, std::int32_t slot) {
   auto& own = s_.splits[node];
   own.insert(std::upper_bound(own.begin(), own.end(), slot), slot);
 }
 
-void Fit::remove(std::int32_t node, std::int32_t slot) {
+void RuinRecreate::remove(std::int32_t node, std::int32_t slot) {
   auto& own = s_.splits[node];
   own.erase(std::find(own.begin(), own.end(), slot));
 }
 
-bool Fit::has(std::int32_t node, std::int32_t slot) const {
+bool RuinRecreate::has(std::int32_t node, std::int32_t slot) const {
   const auto& own = s_.splits[node];
   return std::binary_search(own.begin(), own.end(), slot);
 }
 
-void Fit::rank(double noise) {
+void RuinRecreate::rank(double noise) {
   const auto& found = drops_.find(limits_, price_, above_);
   order_.clear();
   for (std::size_t i = 0; i < found.size(); ++i)
@@ -54,7 +54,7 @@ void Fit::rank(double noise) {
 
 // Whether a drop has nothing to do with those taken in this round: neither does it drop what they read, nor the other
 // way round. Notes it down if so.
-bool Fit::is_apart(const Drop& drop) {
+bool RuinRecreate::is_apart(const Drop& drop) {
   const auto& a = s_.arrays;
   dropped_.resize(a.nodes, 0);
   read_.resize(a.nodes, 0);
@@ -72,7 +72,7 @@ bool Fit::is_apart(const Drop& drop) {
 }
 
 // Takes many of the best drops at once. False, and nothing taken, where they do not do what was expected of them.
-bool Fit::take_many(double share) {
+bool RuinRecreate::take_many(double share) {
   const auto& found = drops_.last();
   std::vector<std::pair<std::int32_t, std::int32_t>> taken;
   double expected = 0;
@@ -100,7 +100,7 @@ bool Fit::take_many(double share) {
 }
 
 // As many as go well together, from a good share of what is above the limits down to a few.
-bool Fit::take_several() {
+bool RuinRecreate::take_several() {
   if (s_.arrays.nodes <= kLarge || order_.size() <= kFew) return false;
   for (; share_ > kLeastAtOnce; share_ /= 4) {
     if (take_many(share_)) {
@@ -113,7 +113,7 @@ bool Fit::take_several() {
   return false;
 }
 
-bool Fit::take_best(double noise) {
+bool RuinRecreate::take_best(double noise) {
   const auto& found = drops_.last();  // simulating leaves it alone
   double best_score = 0;
   const Drop* best = nullptr;
@@ -144,7 +144,7 @@ bool Fit::take_best(double noise) {
 }
 
 // What lies above the limits in the last simulation, summed over the steps, with what copies keep.
-double Fit::over() const {
+double RuinRecreate::over() const {
   double sum = above_ * static_cast<double>(s_.kept());
   for (std::int32_t level = 0; level < s_.levels(); ++level) {
     const double weight = static_cast<double>(s_.weight(level));
@@ -157,7 +157,7 @@ double Fit::over() const {
 
 // Bytes have one limit. Chunks have one on each level, and it is not known how far down each can be brought: a little at a
 // time, wherever that is cheapest.
-void Fit::lower_limits() {
+void RuinRecreate::lower_limits() {
   limits_.assign(s_.levels(), budget_);
   if (s_.measure() == Measure::kLive) {
     limits_[0] = std::max<std::int64_t>(0, budget_ - s_.kept());
@@ -172,7 +172,7 @@ void Fit::lower_limits() {
 }
 
 // At how many steps of the last simulation the limits are exceeded, on the level where that is most often.
-void Fit::count_above() {
+void RuinRecreate::count_above() {
   above_ = 0;
   for (std::int32_t level = 0; level < s_.levels(); ++level) {
     const auto& live = s_.live(level);
@@ -182,7 +182,7 @@ void Fit::count_above() {
   }
 }
 
-bool Fit::repair(double most_seconds, double noise) {
+bool RuinRecreate::repair(double most_seconds, double noise) {
   limits_.assign(s_.levels(), INT64_MAX);
   above_ = 0;
   stuck_.assign(s_.levels(), 0);
@@ -215,7 +215,7 @@ bool Fit::repair(double most_seconds, double noise) {
   return true;
 }
 
-std::vector<Fit::Own> Fit::own_splits() const {
+std::vector<RuinRecreate::Own> RuinRecreate::own_splits() const {
   std::vector<Own> own;
   for (std::int32_t node = 0; node < s_.arrays.nodes; ++node)
     for (const std::int32_t slot : s_.splits[node]) own.push_back({s_.arrays.seconds[node], node, slot});
@@ -224,10 +224,10 @@ std::vector<Fit::Own> Fit::own_splits() const {
 }
 
 // Takes back what is not needed any more, the costliest first.
-void Fit::prune() {
+void RuinRecreate::prune() {
   std::int64_t count = 0;
   for (const auto& own : s_.splits) count += static_cast<std::int64_t>(own.size());
-  if (count * s_.arrays.nodes > kExactPrune) return prune_by_room(budget_);
+  if (count * s_.arrays.nodes > kExactPrune) return prune_by_headroom(budget_);
   for (bool again = true; again && left_ > 0;) {
     again = false;
     for (const auto& [seconds, node, slot] : own_splits()) {
@@ -243,14 +243,14 @@ void Fit::prune() {
   }
 }
 
-// The same by the room that each step has below a budget: some passes instead of a simulation for each.
-void Fit::prune_by_room(std::int64_t budget) {
-  const Schedule::Value value = Keep(s_, budget).run(kPasses);
+// The same by the headroom of each step: some passes instead of a simulation for each.
+void RuinRecreate::prune_by_headroom(std::int64_t budget) {
+  const Schedule::Value value = GreedyKeep(s_, budget).run(kPasses);
   left_ -= 2 * kPasses;
   value_ = {value.bytes, over(), value.seconds};
 }
 
-void Fit::ruin() {
+void RuinRecreate::ruin() {
   // forget what was decided for a stretch of nodes, or here and there
   std::vector<std::int32_t> chosen;
   for (std::int32_t node = 0; node < s_.arrays.nodes; ++node)
@@ -269,7 +269,7 @@ void Fit::ruin() {
 // Lowers the budget step by step from what the schedule needs now. Where a step fails, parts of the best schedule are
 // ruined and recreated until it succeeds or the effort is spent, or much of it without finding anything: the best
 // schedules of Transformers come with a sixteenth of the effort, those of unrolled LSTMs with all of it.
-Schedule::Value Fit::run_down(double most_seconds) {
+Schedule::Value RuinRecreate::run_down(double most_seconds) {
   const std::int64_t total = left_;
   std::int64_t left_then = left_;  // when the best was found
   value_ = simulate();
@@ -284,7 +284,7 @@ Schedule::Value Fit::run_down(double most_seconds) {
   while (left_ > 0 && best_value.bytes > 0 && !settled()) {
     budget_ = std::min(best_value.bytes - 1, static_cast<std::int64_t>(step * static_cast<double>(best_value.bytes)));
     const bool done = repair(most_seconds, step == kFirstStep ? 0 : kNoise);
-    if (done) prune_by_room(value_.bytes);
+    if (done) prune_by_headroom(value_.bytes);
     if (done && value_.seconds > most_seconds) {  // the last drop was one too many, unless others can be taken back
       budget_ = value_.bytes;
       prune();
@@ -310,12 +310,12 @@ Schedule::Value Fit::run_down(double most_seconds) {
   return s_.simulate();
 }
 
-bool Fit::better(const Value& value, const Value& than) const {
+bool RuinRecreate::better(const Value& value, const Value& than) const {
   if (value.bytes <= budget_ && than.bytes <= budget_) return value.seconds < than.seconds;
   return value.bytes < than.bytes;
 }
 
-Schedule::Value Fit::run() {
+Schedule::Value RuinRecreate::run() {
   if (repair(1e300, 0)) prune();
   Schedule::Splits best = s_.splits, current = best;
   Value best_value = value_, current_value = value_;
