@@ -179,7 +179,7 @@ void* memory_pass(void* result, void* functor, RawGraph* graph) {
   try {
     if (!t_recorded.empty()) t_recorded += ',';
     Writer(reads, *static_cast<RawGraph*>(result), &t_recorded);
-  } catch (...) {  // the caller takes it that there is no graph
+  } catch (...) {  // the caller then expects no graph
     api().destroy_graph(static_cast<RawGraph*>(result));
     throw;
   }

@@ -69,7 +69,7 @@ ECHO_FORMULA GruGrads gru_grad(const GruGates& gate, float n, float s_n, float h
   return {dn * s_n * gate.r.slope, d * (h - n) * gate.z.slope, dn, dn * gate.r.value, d * gate.z.value};
 }
 
-// Gradients in front of a product that takes the state behind its reset gate: of the gates, and of the state.
+// Gradients in front of a product that takes the state after its reset gate: of the gates, and of the state.
 struct ResetGrads {
   float r, z, h;
 };

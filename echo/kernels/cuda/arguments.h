@@ -13,7 +13,7 @@ namespace echo_cuda {
 typedef long long Long;
 
 struct Output {
-  void* data;  // null where nobody wants it
+  void* data;  // null: not wanted
   int add;     // 1: add to what is there
 };
 
@@ -330,7 +330,7 @@ struct CrossEntropyGrad {
 struct SoftmaxOutputGrad {
   const void *x, *w, *prob;
   const int* targets;   // [rows]
-  const CrossEntropyRow* of_rows;  // [rows]; behind a cross entropy, in the place of targets and the numbers below
+  const CrossEntropyRow* of_rows;  // [rows]; after a cross entropy, instead of targets and the numbers below
   const float* factor;  // null: it is `constant`
   float* partials;      // [chunks, ...]: sums over chunks, of classes for dx and of rows for db; null: dx itself
   Output dx, dw;
@@ -366,18 +366,18 @@ struct Gemm {
   int a_wide, b_wide;
 };
 
-// Steps of a layer in the order of time (or against it): one, or many behind a grid barrier.
+// Steps of a layer in the order of time (or against it): one, or many with a grid barrier.
 struct LayerSteps {
   const float* gates;  // [steps, batch, gates] of this call: x wi' + bi, and bh but of a GRU
   const void *wh, *h_start;
   const void *bh, *start;        // bh: of a GRU; start: the first cells (of a GRU states), null after the first call
-  float* cells;                  // [batch, hidden]: c, or h of a GRU, behind the last step; none of a vanilla RNN
+  float* cells;                  // [batch, hidden]: c, or h of a GRU, after the last step; none of a vanilla RNN
   void* y;                       // [all steps, batch, hidden]
   Output pre, h_last, c_last;    // the last two: null but in the last call
   Long first, steps, direction;  // of time; gates are those of times from min(first, last) on
   Long batch, hidden;
   unsigned* barrier;  // 0 before the call; null: one step only
-  int wide, relu;     // relu: a vanilla RNN's in the place of tanh
+  int wide, relu;     // relu: a vanilla RNN's, instead of tanh
   int places;         // of gates
 };
 

@@ -7,7 +7,7 @@
 
 namespace echo_cuda {
 
-// The tile of scores, transposed where its queries are the rows of the next product; behind it the slices of products.
+// The tile of scores, transposed where its queries are the rows of the next product; after it the slices of products.
 struct AttentionShared {
   Slices<4> left, right;
   float scores[kTile][kTile + 4];
@@ -179,7 +179,7 @@ __device__ inline void keep_tile(AttentionShared* shared, float (*s)[4]) {
   }
 }
 
-// What this thread kept, for which it waits for nobody.
+// Takes the values that this thread kept: no barrier is needed.
 template <bool by_key>
 __device__ inline void take_tile(AttentionShared* shared, float (*s)[4]) {
   for (int i = 0; i < 4; ++i) {

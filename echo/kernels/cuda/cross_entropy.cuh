@@ -1,4 +1,4 @@
-// cross_entropy, and linear_cross_entropy behind its scores, which gemm.cuh computes; a block for each row. Gradients of
+// cross_entropy, and linear_cross_entropy after its scores, which gemm.cuh computes; a block for each row. Gradients of
 // the scores of a layer are made where a product reads them, as those of softmax_output.
 #ifndef ECHO_KERNELS_CUDA_CROSS_ENTROPY_CUH_
 #define ECHO_KERNELS_CUDA_CROSS_ENTROPY_CUH_
@@ -12,7 +12,7 @@ __device__ inline Long class_of(const void* label, int type, Long i, Long classe
   return number > 0 && number < 2147483648.f ? smaller(static_cast<Long>(number), classes - 1) : 0;
 }
 
-// Scores of type S; behind a layer also their probabilities, of type T.
+// Scores of type S; after a layer also their probabilities, of type T.
 template <typename S, typename T, int W, bool behind_layer>
 __device__ void entropies(const CrossEntropy& a) {
   __shared__ float of_warps[kWarps];

@@ -156,7 +156,7 @@ __device__ inline float get(const void* from, Long i) {
   return number(static_cast<const T*>(from)[i]);
 }
 
-// The first `count` of four numbers, zeros behind them.
+// The first `count` of four numbers, zeros after them.
 template <typename T>
 __device__ inline Pack<4> load_up_to(const T* from, int count, int wide) {
   if (wide && count >= 4) return Access<4>::load(from);

@@ -26,7 +26,7 @@ struct GruUnit {
     if (step == a.steps - 1) put<T>(a.h_last, at, h);
   }
 
-  // dh: what comes through the gates of the step behind.
+  // dh: the part that comes through the gates of the following step.
   template <typename T>
   __device__ static void backward(const LayerBackSteps& a, Long step, Long t, Long b, Long j, float dh) {
     const Long all = a.batch * a.hidden, at = b * a.hidden + j, before = t + a.direction;

@@ -6,7 +6,7 @@
 
 namespace echo_cuda {
 
-// The gates, and the cells before and behind the step, of W units from column j on.
+// The gates, and the cells before and after the step, of W units from column j on.
 template <int W>
 struct CellUnits {
   LstmGates gate[W];

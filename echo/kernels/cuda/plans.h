@@ -12,7 +12,7 @@ namespace echo_cuda {
 
 using echo::kernels::Call;
 
-// A kernel of the C interface, or its gradient: a constant of this type behind its plan is all that it takes to be found.
+// A kernel of the C interface, or its gradient: a constant of this type after its plan makes it known.
 struct CudaKernel {
   using Plan = void (*)(const Call&, Queue&);
 

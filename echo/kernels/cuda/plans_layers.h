@@ -1,5 +1,5 @@
 // What the plans of recurrent layers share: the products that need no order of time are done for as many steps at once as
-// a bounded buffer holds; the steps run behind a grid barrier where all blocks and their weights fit on the device, else
+// a bounded buffer holds; the steps run with a grid barrier if all blocks and their weights fit on the device, else
 // as one kernel a step.
 #ifndef ECHO_KERNELS_CUDA_PLANS_LAYERS_H_
 #define ECHO_KERNELS_CUDA_PLANS_LAYERS_H_
@@ -62,13 +62,13 @@ void run_steps(Queue& queue, const Layer& layer, std::initializer_list<StepKerne
   for (Long s = 0; s < count; ++s) queue.launch(kernel.name, layer.half, kernel.grid(layer, false), one_step(s));
 }
 
-// Steps of the forward pass behind `done`: `a` has what the layer alone knows, and all outputs.
+// Steps of the forward pass after `done`: `a` has what the layer alone knows, and all outputs.
 void run_forward(const Call& call, Queue& queue, const Layer& layer, std::initializer_list<StepKernel> kernels,
                  unsigned* barrier, LayerSteps a, Long done, Long count);
 // The same of the gradient, where `after` is room for the gates' gradients of a step.
 void run_backward(const Call& call, Queue& queue, const Layer& layer, const StepKernel& kernel, unsigned* barrier,
                   LayerBackSteps a, float* after, Long done, Long count);
-// The first of `count` steps in time, behind `done` steps of the forward pass, or of the gradient.
+// The first of `count` steps in time, after `done` steps of the forward pass, or of the gradient.
 Long lowest_forward(const Layer& layer, Long done, Long count);
 Long lowest_backward(const Layer& layer, Long done, Long count);
 

@@ -12,7 +12,7 @@ namespace {
 #ifndef ECHO_SCORES_BYTES  // tests make it small
 #define ECHO_SCORES_BYTES (32 << 20)
 #endif
-const Long kMostClasses = (1ll << 31) - kBigTile;  // whose numbers, and those of tiles behind them, are int
+const Long kMostClasses = (1ll << 31) - kBigTile;  // whose numbers, and those of tiles after them, are int
 const Long kScoresBytes = ECHO_SCORES_BYTES;
 const Long kEnoughBlocks = 256, kLeastClasses = 1024;  // of a part of dx: its sums are few against what it reads
 const Long kLeastAtOnce = 256;  // classes of a part for cuBLAS, which reads all of x, and adds to all of dx, for each
@@ -203,7 +203,7 @@ struct Parts {
     bytes = dw_at + (size.half ? classes * size.inputs * 4 : 0);
   }
   Long rows, classes;  // of a part, at most; classes are a multiple of 8
-  Long dx_at, dw_at;  // of float32 sums, behind the part
+  Long dx_at, dw_at;  // of float32 sums, after the part
   Long bytes;
 };
 

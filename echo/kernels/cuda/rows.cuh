@@ -18,8 +18,8 @@ __device__ inline Pack<W> row_values(const void* x, Long x_at, const void* more,
   return value;
 }
 
-// The gradient of a row behind a layer norm with the normed values x, from their gradient d: sums of d and of d x over
-// the elements of a lane, and behind `average` their means over the row.
+// The gradient of a row after a layer norm with the normed values x, from their gradient d: sums of d and of d x over
+// the elements of a lane, and after `average` their means over the row.
 struct NormGrad {
   float d, dx;
 

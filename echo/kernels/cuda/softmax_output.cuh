@@ -1,4 +1,4 @@
-// softmax_output behind its scores, which gemm.cuh computes: probabilities, and gradients. That of the scores is made
+// softmax_output after its scores, which gemm.cuh computes: probabilities, and gradients. That of the scores is made
 // of the probabilities where a product reads them, on their way into shared memory: it is nowhere else, but for parts of
 // it that cuBLAS reads.
 #ifndef ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
@@ -94,7 +94,7 @@ struct ScoreGradient {
   }
 };
 
-// The same behind a cross entropy.
+// The same after a cross entropy.
 struct EntropyGradient {
   typedef CrossEntropyRow Row;
 

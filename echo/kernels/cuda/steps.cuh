@@ -1,4 +1,4 @@
-// Steps of a recurrent layer, each a product with the recurrent weights and the cell behind it in one kernel. A block
+// Steps of a recurrent layer, each a product with the recurrent weights and the cell after it in one kernel. A block
 // owns a few hidden units for all batch rows; its warps share out the terms of the product. Without a barrier a call is
 // one step and reads its weights as it goes; with one it is many, and each block keeps its weights in shared memory
 // throughout (Diamos et al., Persistent RNNs, ICML 2016, section 3). What a unit computes is a cell's (lstm.cuh,

@@ -1,5 +1,5 @@
 // Wraps two passes of a running MXNet: MXGradient, to apply a plan, and MXPlanMemory, to read the training graph; and
-// what operators say of computing in place, which a plan may restrict; and what MXNet hears of one environment variable.
+// what operators allow in place, which a plan may restrict; and one environment variable, as MXNet reads it.
 //
 // NNVM keeps its passes as std::function objects in a registry that libmxnet.so exports. Only the invoker pointer of
 // such an object is exchanged: one aligned word, written atomically, and written back by echo_uninstall.
@@ -43,7 +43,7 @@ thread_local bool t_capturing = false, t_capturing_nodes = false;
 thread_local std::string t_captured;
 thread_local std::string t_error;
 
-// The graph that a pass has made: where an exception leaves the wrapper, its caller takes it that there is none.
+// The graph that a pass has made, destroyed if an exception leaves the wrapper: its caller then expects none.
 class Made {
  public:
   explicit Made(void* graph) : graph_(static_cast<RawGraph*>(graph)) {}
@@ -128,7 +128,7 @@ RawPass* find_pass(const char* name) {
   return nullptr;
 }
 
-// The path of another copy of this library that holds `code`; empty where it is anybody else's.
+// The path of another copy of this library that holds `code`; empty if another library does.
 std::string other_copy(void* code) {
   Dl_info found{};
   if (!dladdr(code, &found) || !found.dli_fname) return "";

@@ -1,4 +1,4 @@
-// Which operators may compute in place: fewer, where a plan says so.
+// Operators that may compute in place: fewer, under a plan that restricts them.
 //
 // A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place options
 // that it does not take in the original graph. That can change bits: oneDNN keeps its layout in the chunk, and a sum
