@@ -20,7 +20,6 @@ import re
 import sys
 import types
 from pathlib import Path
-from typing import Sequence
 
 from echo.errors import UnsupportedError
 from echo.system.cuda import load_for
@@ -68,12 +67,12 @@ def libmxnet() -> Path | None:
     return library if library and library.is_file() else None
 
 
-def without_cuda(missing: Sequence[str]) -> str:
-    """Tells the user, in a sentence, how to get these missing CUDA libraries; empty where none is missing."""
+def without_cuda(missing: str) -> str:
+    """Tells the user, in a sentence, how to get a missing CUDA library; empty where none is missing."""
     if not missing:
         return ""
-    driver = "; libcuda.so.1 comes with NVIDIA's driver" if "libcuda.so.1" in missing else ""
-    return f"MXNet's CUDA wheel needs {', '.join(missing)}: see the README, \"On NVIDIA's GPUs\"{driver}"
+    driver = ", and NVIDIA's driver" if missing == "libcuda.so.1" else ""
+    return f"MXNet's CUDA wheel needs {missing}: see the README, \"On NVIDIA's GPUs\"{driver}"
 
 
 def _provide_cuda() -> str:
@@ -82,7 +81,7 @@ def _provide_cuda() -> str:
         return ""  # mxnet says so itself
     try:
         return without_cuda(load_for(library))
-    except (ValueError, OSError):  # the dynamic loader says more of such a file
+    except OSError:  # the dynamic loader says more of such a file
         return ""
 
 

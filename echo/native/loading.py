@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 from pathlib import Path
 from typing import Any, Callable, Iterable
 
 from echo.errors import NativeError
+from echo.system.process import is_whole_library
 
 
 def load(name: str, folders: Iterable[str]) -> ctypes.CDLL:
@@ -24,22 +24,12 @@ def load(name: str, folders: Iterable[str]) -> ctypes.CDLL:
             f"{name} is not installed; it is built by a C++ compiler when echo is installed "
             "(Debian and Ubuntu: apt-get install g++), then reinstall mxnet-echo"
         )
-    if not _is_whole(path):
+    if not is_whole_library(path):
         raise NativeError(f"{path} cannot be loaded, reinstall mxnet-echo: the file is damaged")
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeError(f"{path} cannot be loaded, reinstall mxnet-echo: {error}") from error
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a shared object ends where its header says: loading one that was cut off kills the process."""
-    data = path.read_bytes()
-    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
-        return False
-    (sections,) = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    return bool(sections + size * count <= len(data))
 
 
 def function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:

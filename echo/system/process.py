@@ -8,6 +8,7 @@ import functools
 import gc
 import math
 import os
+import struct
 import sys
 import time
 from dataclasses import dataclass
@@ -40,6 +41,21 @@ def processor() -> str:
 # The resident memory of this process, as Linux counts it.
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def is_whole_library(path: Path) -> bool:
+    """Whether a shared library of 64 bits ends where its header says: loading one that was cut off kills the process.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        header, size = file.read(64), os.fstat(file.fileno()).st_size
+    if len(header) < 64 or header[:5] != b"\x7fELF\x02":
+        return False
+    (sections,) = struct.unpack_from("<Q", header, 40)
+    step, count = struct.unpack_from("<HH", header, 58)
+    return bool(sections + step * count <= size)
 
 
 def resident(line: str) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from echo.system import cuda
 from echo.system.cuda import load_for, of_wheels
 from tests.support.stub_libraries import ASKED, mxnet, stub, wheels
 
@@ -30,14 +31,14 @@ print("loaded", *(ctypes.CDLL(name).number_libcudart() for name in sys.argv[3:])
 """
 
 
-def loaded(site: Path, library: Path, *names: str, **environment: str) -> tuple[list[str], list[str], str]:
+def loaded(site: Path, library: Path, *names: str, **environment: str) -> tuple[str, list[str], str]:
     """What `PROGRAM` prints; the last line is empty where libmxnet.so cannot be loaded."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, site, library, *names], capture_output=True, text=True,
                           timeout=60, check=False, env={"PATH": "/usr/bin:/bin", **environment})  # fmt: skip
     lines = [*done.stdout.splitlines(), ""]
     assert len(lines) >= 3, done.stderr
-    missing, paths = (list(line.strip("[]").replace("'", "").split(", ")) for line in lines[:2])
-    return [name for name in missing if name], [Path(path).name for path in paths if path], lines[2]
+    paths = lines[1].strip("[]").replace("'", "").split(", ")
+    return lines[0], [Path(path).name for path in paths if path], lines[2]
 
 
 @pytest.mark.every(3)
@@ -49,7 +50,7 @@ def test_all_that_a_wheel_asks_for_is_loaded(wheel: str, tmp_path: Path) -> None
     made = wheels(tmp_path / "site", names)
     library = mxnet(tmp_path / "site", [driver, *(made[name] for name in names)])
     missing, paths, said = loaded(tmp_path / "site", library, LD_LIBRARY_PATH=str(driver.parent))
-    assert missing == []
+    assert missing == ""
     assert set(paths) == set(made)
     assert said == "loaded"
 
@@ -60,29 +61,43 @@ def test_library_on_the_loaders_path_is_left_to_it(tmp_path: Path) -> None:
     library = mxnet(tmp_path / "site", [made[name] for name in ("libcudart.so.11.0", "libcublas.so.11")])
     environment = {"LD_LIBRARY_PATH": str(own.parent)}
     missing, paths, said = loaded(tmp_path / "site", library, "libcudart.so.11.0", **environment)
-    assert (missing, paths, said) == ([], ["libcublas.so.11", "libcublasLt.so.11"], "loaded 5")
+    assert (missing, paths, said) == ("", ["libcublas.so.11", "libcublasLt.so.11"], "loaded 5")
 
 
 def test_library_on_the_rpath_is_left_to_the_loader(tmp_path: Path) -> None:
     made = wheels(tmp_path / "site", ["libcudart.so.11.0"])
     stub(tmp_path / "site" / "mxnet" / "libcudart.so.11.0", 7)
     library = mxnet(tmp_path / "site", list(made.values()), "-Wl,-rpath,$ORIGIN")
-    assert loaded(tmp_path / "site", library, "libcudart.so.11.0") == ([], [], "loaded 7")
+    assert loaded(tmp_path / "site", library, "libcudart.so.11.0") == ("", [], "loaded 7")
 
 
 def test_library_that_is_not_needed_is_not_loaded(tmp_path: Path) -> None:
     """Other wheels of NVIDIA's, as torch brings them, beside a wheel without CUDA."""
     wheels(tmp_path / "site", ["libcudart.so.12", "libcublas.so.12"])
-    assert loaded(tmp_path / "site", mxnet(tmp_path / "site", [])) == ([], [], "loaded")
+    assert loaded(tmp_path / "site", mxnet(tmp_path / "site", [])) == ("", [], "loaded")
 
 
-def test_libraries_not_found_are_named(tmp_path: Path) -> None:
+def test_first_library_not_found_is_named(tmp_path: Path) -> None:
     made = wheels(tmp_path / "elsewhere", ["libcublas.so.11", "libcudart.so.11.0"])
     driver = stub(tmp_path / "elsewhere" / "libcuda.so.1", 1)
     wheels(tmp_path / "site", ["libcudart.so.11.0"])
-    library = mxnet(tmp_path / "site", [made["libcublas.so.11"], made["libcudart.so.11.0"], driver])
-    missing, paths, said = loaded(tmp_path / "site", library)
-    assert (missing, paths, said) == (["libcublas.so.11", "libcuda.so.1"], ["libcudart.so.11.0"], "")
+    library = mxnet(tmp_path / "site", [made["libcudart.so.11.0"], made["libcublas.so.11"], driver])
+    assert loaded(tmp_path / "site", library) == ("libcublas.so.11", ["libcudart.so.11.0"], "")
+    wheels(tmp_path / "site", ["libcublas.so.11"])
+    assert loaded(tmp_path / "site", library)[0] == "libcuda.so.1"
+
+
+def test_missing_library_that_is_not_of_cuda_is_left_to_the_loader(tmp_path: Path) -> None:
+    other = stub(tmp_path / "elsewhere" / "libgfortran.so.3", 1)
+    assert loaded(tmp_path / "site", mxnet(tmp_path / "site", [other])) == ("", [], "")
+
+
+def test_library_is_found_under_messages_in_another_language() -> None:
+    german = "libcudart.so.11.0: Kann die Shared-Object-Datei nicht öffnen: Datei oder Verzeichnis nicht gefunden"
+    found = cuda._NOT_FOUND.match(german)
+    assert found is not None
+    assert found[1] == "libcudart.so.11.0"
+    assert cuda._NOT_FOUND.match("/usr/lib/libcudart.so.11.0: file too short") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"text " * 100])
@@ -90,19 +105,19 @@ def test_a_damaged_library_counts_as_missing(content: bytes, tmp_path: Path) -> 
     made = wheels(tmp_path / "site", ["libcudart.so.11.0"])
     library = mxnet(tmp_path / "site", list(made.values()))
     made["libcudart.so.11.0"].write_bytes(content)
-    assert loaded(tmp_path / "site", library)[0] == ["libcudart.so.11.0"]
+    assert loaded(tmp_path / "site", library)[0] == "libcudart.so.11.0"
 
 
 def test_libraries_that_need_each_other_end(tmp_path: Path) -> None:
     first = stub(tmp_path / "site" / "nvidia" / "cublas" / "lib" / "libcublas.so.11", 1)
     second = stub(tmp_path / "site" / "nvidia" / "cudnn" / "lib" / "libcudnn.so.8", 1, [first])
     stub(first, 1, [second])
-    assert loaded(tmp_path / "site", mxnet(tmp_path / "site", [first]))[0] == ["libcublas.so.11"]
+    assert loaded(tmp_path / "site", mxnet(tmp_path / "site", [first]))[0] == "libcublas.so.11"
 
 
 def test_no_library_is_the_callers_fault(tmp_path: Path) -> None:
     (tmp_path / "libmxnet.so").write_bytes(b"no library")
-    with pytest.raises(ValueError, match="expected a shared library"):
+    with pytest.raises(OSError, match="expected a shared library"):
         load_for(tmp_path / "libmxnet.so")
     with pytest.raises(OSError, match="missing"):
         load_for(tmp_path / "missing.so")

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +17,35 @@ from echo.ir.graph import Node
 from echo.ir.training_node import TrainingNode
 from echo.system import process
 from echo.system import process as module
-from echo.system.process import cores, processor, reset_peak, resident, without_garbage_collection
+from echo.system.process import (
+    cores,
+    is_whole_library,
+    processor,
+    reset_peak,
+    resident,
+    without_garbage_collection,
+)
 from echo.system.terminal import MB
 
 
 def test_the_processor_is_named() -> None:
     assert len(processor().split()) >= 5
+
+
+def test_library_that_was_cut_off_is_not_whole(tmp_path: Path) -> None:
+    whole = next(path for path in Path(sys.prefix).rglob("libecho_planner.so")).read_bytes()
+    found = set()
+    for end in (0, 4, 63, 64, len(whole) // 2, len(whole) - 1, len(whole)):
+        (tmp_path / "some.so").write_bytes(whole[:end])
+        if is_whole_library(tmp_path / "some.so"):
+            found.add(end)
+    assert found == {len(whole)}
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF\x01\x01" + bytes(200), b"import mxnet\n" * 20])
+def test_file_without_library_is_not_whole(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "some.so").write_bytes(content)
+    assert not is_whole_library(tmp_path / "some.so")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
