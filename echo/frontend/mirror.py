@@ -16,7 +16,7 @@ from echo.errors import GraphError, UnsupportedError
 from echo.estimators.storage_planner import Choice, Evaluation
 from echo.frontend.capture import mxnet_memory_plan
 from echo.frontend.mxnet_settings import match_range
-from echo.frontend.symbols import Binding, load, symbol_of, type_name
+from echo.frontend.symbols import Binding, infer_shapes, infer_types, load, symbol_of, type_name
 from echo.ir.graph import Graph
 from echo.ir.op_spec import MIRROR_ATTRIBUTE
 from echo.ir.schedule import RecomputeSchedule
@@ -60,8 +60,8 @@ def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
     names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
     shape_of = {**dict(zip(names, binding.arg_shapes)), **dict(zip(aux_names, binding.aux_shapes))}
     dtype_of = {**dict(zip(names, binding.arg_types)), **dict(zip(aux_names, binding.aux_types))}
-    _, shapes, _ = symbol.infer_shape(**shape_of)
-    _, dtypes, _ = symbol.infer_type(**dtype_of)
+    _, shapes, _ = infer_shapes(symbol, shape_of)
+    _, dtypes, _ = infer_types(symbol, dtype_of)
     if shapes is None or dtypes is None:
         raise GraphError("MXNet does not infer the shape and type of every entry of the symbol")
     entries = iter([TensorType(tuple(shape), FLAGS[type_name(dtype)]) for shape, dtype in zip(shapes, dtypes)])

@@ -60,6 +60,7 @@ _GRAD_REQS = ("write", "add", "null")
 _SPARSE = "_contrib_SparseEmbedding"
 _STORAGE = re.compile(r"storage[ _]types?\b|stype", re.IGNORECASE)  # in MXNet's errors
 _OPERATOR = re.compile(r"\boperator = (\w+)")
+_TAKEN = {"self", "partial"}  # parameters of MXNet's functions that infer, which take arrays as keywords
 
 
 def text_of(symbol: mx.sym.Symbol) -> str:
@@ -158,7 +159,7 @@ def infer_binding(
     if unknown_names:
         raise ShapeError(f"shapes are given for {unknown_names}, expected some of the arguments {names}")
     try:
-        arg_shapes, _, aux_shapes = symbol._infer_shape_impl(False, **shapes)  # without infer_shape's own warning
+        arg_shapes, _, aux_shapes = infer_shapes(symbol, shapes)
     except mx.MXNetError as error:
         text = _unknown_sizes(shapes) or f"MXNet cannot infer the shapes from {dict(shapes)}: {_reason(error)}"
         raise ShapeError(text) from error
@@ -173,6 +174,32 @@ def infer_binding(
         grad_reqs(names, grad_req),
         sparse_gradients(symbol),
     )
+
+
+def infer_shapes(symbol: mx.sym.Symbol, shapes: Mapping[str, Any], partial: bool = False) -> tuple[Any, Any, Any]:
+    """Returns MXNet's shapes of arguments, outputs and auxiliary states; None without ``partial`` if one is unknown.
+
+    Prints no warning, as ``infer_shape`` would, and allows arrays of any name.
+    """
+    symbol, known = _without_clashes(symbol, shapes)
+    found: tuple[Any, Any, Any] = symbol._infer_shape_impl(partial, **known)
+    return found
+
+
+def infer_types(symbol: mx.sym.Symbol, types: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """As `infer_shapes`, for numpy types."""
+    symbol, known = _without_clashes(symbol, types)
+    found: tuple[Any, Any, Any] = symbol._infer_type_impl(False, **known)
+    return found
+
+
+def _without_clashes(symbol: mx.sym.Symbol, known: Mapping[str, Any]) -> tuple[mx.sym.Symbol, Mapping[str, Any]]:
+    """Renames all arrays if one is named like a parameter of the function that would take it as a keyword."""
+    if not _TAKEN & known.keys():
+        return symbol, known
+    graph = graph_of(symbol)
+    renamed = symbol_of(graph.with_names([f"_{node.name}" for node in graph.nodes]))
+    return renamed, {f"_{name}": value for name, value in known.items()}
 
 
 def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
@@ -227,10 +254,10 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     states = list(zip(symbol.list_auxiliary_states(), binding.aux_shapes, binding.aux_types))
     inner = symbol.get_internals()
     shapes_of_inputs = {name: shape for name, shape, _ in [*arguments, *states]}
-    shapes = inner._infer_shape_impl(False, **shapes_of_inputs)[1]
+    shapes = infer_shapes(inner, shapes_of_inputs)[1]
     # of the states, too: their variables keep the type that they had when the graph was made, and a block may be cast
     types_of_inputs = {name: dtype for name, _, dtype in [*arguments, *states]}
-    types = inner._infer_type_impl(False, **types_of_inputs)[1]  # without infer_type's own lines
+    types = infer_types(inner, types_of_inputs)[1]
     if shapes is None or types is None:
         raise UnsupportedError(_unknown_node(graph, inner, shapes_of_inputs))
     tensors: dict[Entry, TensorType] = {}
@@ -244,7 +271,7 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
 
 def _unknown_node(graph: Graph, inner: mx.sym.Symbol, shapes_of_inputs: Mapping[str, tuple[int, ...]]) -> str:
     """Describes the first node of a graph whose shape MXNet cannot infer; ``inner`` is the symbol of the internals."""
-    for name, shape in zip(inner.list_outputs(), inner._infer_shape_impl(True, **shapes_of_inputs)[1]):
+    for name, shape in zip(inner.list_outputs(), infer_shapes(inner, shapes_of_inputs, True)[1]):
         node = graph.nodes[int(name[1:].partition("_")[0])]
         if not node.is_variable and (not shape or {0, -1} & set(shape)):
             return f"MXNet does not know the shape of {node.name!r} ({node.op}) before it runs"
@@ -268,7 +295,7 @@ def _types(
     reasons = []
     for known in (default, in_module, {}) if types is None else (types,):
         try:
-            arg_types, _, aux_types = symbol._infer_type_impl(False, **known)  # without infer_type's own lines
+            arg_types, _, aux_types = infer_types(symbol, known)
         except mx.MXNetError as error:
             reasons.append(_reason(error))
         else:
@@ -297,7 +324,7 @@ def _unknown_sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _missing_shapes(symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    partial, _, _ = symbol.infer_shape_partial(**shapes)
+    partial, _, _ = infer_shapes(symbol, shapes, partial=True)
     missing = [name for name, shape in zip(symbol.list_arguments(), partial) if not shape or 0 in shape]
     return f"the shapes of {missing} are unknown, expected them beside {sorted(shapes)}"
 

@@ -10,7 +10,7 @@ import numpy as np
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError
-from echo.frontend.symbols import Binding, grad_reqs, infer_binding
+from echo.frontend.symbols import Binding, grad_reqs, infer_binding, infer_shapes
 
 # Facts of a bound executor: shapes of its arguments and gradient requests; and arrays brought into other shapes.
 
@@ -46,7 +46,7 @@ def inferred_shapes(
     """
     names = symbol.list_arguments()
     shapes = {name: shape for name, shape in new_shapes.items() if name in names and isinstance(shape, tuple)}
-    arg_shapes, _, aux = symbol._infer_shape_impl(False, **shapes)
+    arg_shapes, _, aux = infer_shapes(symbol, shapes)
     if arg_shapes is None:
         raise EchoError(f"MXNet does not infer every shape from {shapes}")
     return dict(zip(names, map(tuple, arg_shapes))), tuple(map(tuple, aux))
@@ -100,7 +100,7 @@ class BindRequest:
     shared: mx.executor.Executor | None
 
 
-def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None,
+def simple_bind(symbol: Symbol, original: Any, /, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None,
                 stype_dict: Any = None, group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
                 shared_buffer: Any = None, **kwargs: Any) -> BindRequest:  # fmt: skip
     """A call of ``Symbol.simple_bind``; ``original`` is MXNet's own method."""

@@ -89,7 +89,7 @@ def _wrapped(describe: Callable[..., bind_request.BindRequest], original: Callab
     """Takes the place of an MXNet bind. Inside of another wrapper of echo's it passes binds through."""
 
     @functools.wraps(original)
-    def wrapper(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
+    def wrapper(symbol: Symbol, /, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         on_error = PATCHES.policy
         if on_error is None or are_own() or isinstance(symbol, OptimizedSymbol):
             return original(symbol, *args, **kwargs)
