@@ -48,7 +48,9 @@ class BeforeAProgram(WithUsage):
 
 def _with_dump(folder: Optional[str]) -> Optional[str]:
     """Returns ``ECHO_DEBUG`` with a folder for what each stage gives; None without one."""
-    return ",".join(filter(None, [os.environ.get("ECHO_DEBUG"), f"dump={folder}"])) if folder else None
+    from echo.plans.variables import escaped
+
+    return ",".join(filter(None, [os.environ.get("ECHO_DEBUG"), f"dump={escaped(folder)}"])) if folder else None
 
 
 def split(argv: List[str]) -> "tuple[List[str], List[str]]":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple
 
 from echo.errors import GraphError, OptionError
@@ -147,7 +148,8 @@ def _count(text: str) -> int:
 class Debug(NamedTuple):
     """The words of ``ECHO_DEBUG``, for developers.
 
-    ``dump``: the folder into which each stage of planning writes its result as text. ``check``: whether the result of
+    ``dump``: the folder into which each stage of planning writes its result as text; ``\\,`` is a comma in its name
+    (`escaped`). ``check``: whether the result of
     each stage is checked against the rules of its type. ``level``: the widest vectors of the CPU kernels, "avx512",
     "avx2" or "portable"; empty for the processor's. ``cublas``: whether CUDA kernels use cuBLAS. C++ reads the last two
     (``echo/kernels/debug.h``).
@@ -171,12 +173,12 @@ def debug() -> Debug:
 
 def _debug(text: str) -> Debug:
     values: dict[str, Any] = {}
-    for word in filter(None, map(str.strip, text.split(","))):
+    for word in filter(None, map(str.strip, re.split(r"(?<!\\),", text))):
         name, _, value = word.partition("=")
         if word == "check":
             values["check"] = True
         elif name == "dump" and value:
-            values["dump"] = value
+            values["dump"] = value.replace("\\,", ",")
         elif name == "level" and value.lower() in _LEVELS:
             values["level"] = value.lower()
         elif name == "cublas" and value in ("0", "1"):
@@ -184,6 +186,11 @@ def _debug(text: str) -> Debug:
         else:
             raise ValueError(f"expected dump=FOLDER, check, level={' or '.join(_LEVELS)}, or cublas=0, got {word!r}")
     return Debug(**values)
+
+
+def escaped(folder: str) -> str:
+    """Returns a folder as ``dump=`` takes it."""
+    return folder.replace(",", "\\,")
 
 
 def _listed(text: str) -> tuple[str, ...]:

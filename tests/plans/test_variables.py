@@ -9,7 +9,7 @@ import pytest
 
 from echo.errors import OptionError
 from echo.plans.options import Options
-from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, Debug, debug, misspelt, options_from
+from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, Debug, debug, escaped, misspelt, options_from
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,6 +70,7 @@ def test_fuse_by_a_bad_variable(text: str) -> None:
         ("", Debug()),
         ("check", Debug(check=True)),
         (" check , dump=a folder,", Debug(check=True, dump="a folder")),
+        (f"dump={escaped('a,b, c')},check", Debug(check=True, dump="a,b, c")),
         ("level=AVX2,cublas=0", Debug(level="avx2", cublas=False)),
         ("cublas=1", Debug()),
     ],
