@@ -10,6 +10,4 @@ from __future__ import annotations
 from echo.kernels.reference.arrays import *  # noqa: F403
 from echo.kernels.reference.attention import *  # noqa: F403
 from echo.kernels.reference.cells import *  # noqa: F403
-from echo.kernels.reference.masks import *  # noqa: F403
 from echo.kernels.reference.rows import *  # noqa: F403
-from echo.kernels.reference.scores import *  # noqa: F403

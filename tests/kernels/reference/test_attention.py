@@ -1,4 +1,4 @@
-"""Dot-product attention by loops over its keys; `test_reference` has the gradients."""
+"""Attention by loops over its keys; `test_reference` has the gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.kernels.reference.attention import attention, attention_grad, draw_mask, draw_mask_grad
+from echo.kernels.reference.attention import (
+    attention,
+    attention_grad,
+    draw_mask,
+    draw_mask_grad,
+    mlp_score,
+    weighted_sum,
+)
 
 GENERATOR = np.random.default_rng(3)
 N, TQ, TK, D, V = 2, 3, 4, 5, 2
@@ -70,3 +77,25 @@ def test_mask_of_inference_drops_nothing() -> None:
         assert 5 < kept.sum() < 19
         assert factor == 2
     assert not any(each.any() for each in draw_mask_grad(None, None, np.ones(1), *sizes, keep=0.5) if each is not None)
+
+
+# Attention of a recurrent decoder.
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_scores_of_a_layer_with_tanh(normed: bool) -> None:
+    query, v = GENERATOR.normal(size=(N, D)), GENERATOR.normal(size=D)
+    gamma, beta = (GENERATOR.normal(size=D), GENERATOR.normal(size=D)) if normed else (None, None)
+    (found,) = mlp_score(K, query, v, gamma, beta, eps=1e-2)
+    for n, k in np.ndindex(N, TK):
+        total = K[n, k] + query[n]
+        if gamma is not None and beta is not None:
+            total = (total - total.mean()) / np.sqrt(total.var() + 1e-2) * gamma + beta
+        assert found[n, k] == pytest.approx(float(v @ np.tanh(total)))
+
+
+def test_a_weighted_sum() -> None:
+    weights = GENERATOR.normal(size=(N, TK))
+    (found,) = weighted_sum(weights, VALUES)
+    for n in range(N):
+        np.testing.assert_allclose(found[n], sum(weights[n, k] * VALUES[n, k] for k in range(TK)))
