@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Sequence
 import typer
 from typer.main import get_command
 
-from echo.cli import cache, doctor, plan, profile, record, run, schedule
+from echo.cli import maintenance, plan, profile, run
 from echo.cli.arguments import Annotated, WithUsage, printable
 from echo.errors import EchoError, NativeError, OptionError, ShapeError
 from echo.system.process import without_garbage_collection
@@ -65,15 +65,15 @@ def application() -> typer.Typer:
     app.callback()(mxecho)
     app.command(cls=run.BeforeAProgram)(run.run)
     app.command(cls=run.BeforeAProgram)(run.verify)
-    for command in (plan.plan, plan.show, plan.why, profile.profile, profile.compare, profile.diff, plan.frontier):
+    for command in (plan.plan, plan.show, plan.why, profile.profile, profile.compare, profile.diff, plan.frontier,
+                    plan.schedule):  # fmt: skip
         app.command(cls=WithUsage)(command)
-    app.command(cls=WithUsage)(schedule.schedule)
-    app.command(cls=WithUsage, context_settings={**names, "allow_interspersed_args": False})(record.record)
-    app.command(cls=WithUsage)(doctor.doctor)
-    kept = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    kept.command()(cache.show)
-    kept.command()(cache.clear)
-    app.add_typer(kept, name="cache", help="Show or clear what echo keeps between runs: plans and times.")
+    app.command(cls=WithUsage, context_settings={**names, "allow_interspersed_args": False})(run.record)
+    app.command(cls=WithUsage)(maintenance.doctor)
+    cache = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    cache.command()(maintenance.show)
+    cache.command()(maintenance.clear)
+    app.add_typer(cache, name="cache", help="Show or clear the plans and times that echo keeps between runs.")
     return app
 
 

@@ -1,7 +1,7 @@
 """``mxecho profile``, ``compare`` and ``diff``: where the memory of a training step goes, without echo and with it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import typer
 
@@ -23,12 +23,17 @@ from echo.cli.arguments import (
     shapes_of,
 )
 from echo.errors import OptionError
+from echo.system.terminal import megabytes, text_of
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
 
-_EVERYTHING = ("mirror", "echo")  # what stands alongside the original graph
-
+_NAMES = {"stock": "stock MXNet", "mirror": "MXNet's mirroring", "echo": "echo"}  # of the graphs of a profile
+# the options that plan, which mean nothing for a saved profile
+_PLANNING = {
+    "compare": "echo", "max_overhead": "auto", "memory_budget": None, "max_planning": 10.0,
+    "optimizer_states": 0, "fuse": True, "run": False, "budgets": 0,
+}  # fmt: skip
 
 SymbolOrProfile = Annotated[
     str, typer.Argument(metavar="SYMBOL", help="A symbol saved by MXNet; or, without shapes, a saved profile.")
@@ -37,7 +42,7 @@ ProfileFile = Annotated[str, typer.Argument(help="A profile saved by `mxecho pro
 PerhapsShapes = Annotated[
     Optional[List[str]], typer.Argument(metavar="[NAME=SHAPE...]", help="Shapes of inputs, as data=128,50.")
 ]
-Compare = Annotated[str, typer.Option(metavar="NAMES", help="What stands beside the symbol's own graph: echo,mirror.")]
+Compare = Annotated[str, typer.Option(metavar="NAMES", help="Graphs next to the symbol's own: echo,mirror.")]
 Run = Annotated[bool, typer.Option("--run", help="Also take two steps of each graph, and measure them.")]
 Budgets = Annotated[int, typer.Option(metavar="N", help="Also plan for N memory budgets.")]
 By = Annotated[
@@ -87,16 +92,16 @@ def profile(
       mxecho profile profile.json --picture memory.svg --segment segment.svg --trace trace.json
     """
     _check_pictures(picture, segment)
-    _layer(by)
+    layer = _layer(by)
     check_folders(save, html, picture, segment, trace, torch_snapshot)  # before anything is planned
     options = {
         **bounds_of(max_overhead, memory_budget, max_planning), "optimizer_states": optimizer_states,
-        "fuse": not no_fuse, "run": run, "budgets": budgets,
+        "fuse": not no_fuse, "run": run, "budgets": budgets, "compare": compare,
     }  # fmt: skip
-    profiled = _profile_or_saved(symbol, shapes, compare, options)
-    title = title or Path(symbol).stem
-    _export(profiled, title, save, segment, trace, torch_snapshot)
-    _show(profiled, by, html, picture, title, as_json)
+    profiled = _profile(symbol, shapes, options) if shapes else _saved_profile(symbol, options)
+    _export(profiled, save, trace, torch_snapshot)
+    _draw(profiled, title or Path(symbol).stem, layer, html, picture, segment)
+    _print(profiled, layer, as_json)
 
 
 def _check_pictures(*paths: Optional[str]) -> None:
@@ -106,68 +111,64 @@ def _check_pictures(*paths: Optional[str]) -> None:
         ending_of(path)
 
 
-def _profile_or_saved(symbol: str, shapes: Optional[List[str]], compare: str, options: Dict[str, Any]) -> "Profile":
-    if shapes:
-        return _profile(symbol, shapes, [name for name in compare.split(",") if name], options)
-    _check_no_planning({**options, "compare": compare})
-    return _saved(symbol)
+def _layer(by: Optional[str]) -> Any:
+    """How arrays are grouped: by what the expression finds in their names, or by their layers."""
+    from echo.report.usage import layer_by, layer_of
+
+    return layer_by(by) if by else layer_of
 
 
-def _check_no_planning(options: Dict[str, Any]) -> None:
-    """Refuses, for a profile that was saved, the options of those that are made again; they would change nothing."""
-    defaults = {
-        "compare": "echo", "max_overhead": "auto", "memory_budget": None, "max_planning": 10.0,
-        "optimizer_states": 0, "fuse": True, "run": False, "budgets": 0,
-    }  # fmt: skip
-    changed = [name for name, value in options.items() if value != defaults[name]]
-    if changed:
-        option = "--no-fuse" if changed[0] == "fuse" else f"--{changed[0].replace('_', '-')}"
-        raise OptionError(f"{option} is for a symbol: expected shapes of its inputs, as data=128,50")
-
-
-def _export(
-    profiled: "Profile",
-    title: str,
-    save: Optional[str],
-    segment: Optional[str],
-    trace: Optional[str],
-    torch_snapshot: Optional[str],
-) -> None:
-    if save:
-        profiled.save(save)
-    if segment:
-        from echo.report.pages import save_segment
-
-        save_segment(profiled, segment, title)
-    if trace:
-        from echo.report.export import save_trace
-
-        save_trace(profiled, trace)
-    if torch_snapshot:
-        from echo.report.export import save_torch_snapshot
-
-        save_torch_snapshot(profiled, torch_snapshot)
-
-
-def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict[str, Any]) -> "Profile":
+def _profile(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Profile":
     import echo
     from echo.frontend.symbols import load_symbol
 
     loaded = load_symbol(Path(symbol))
-    return echo.profile(loaded, compare=names, **options, shapes=shapes_of(loaded, shapes))
+    graphs = [name for name in options["compare"].split(",") if name]
+    return echo.profile(loaded, **{**options, "compare": graphs}, shapes=shapes_of(loaded, shapes))
 
 
-def _show(
-    profiled: "Profile", by: Optional[str], html: Optional[str], picture: Optional[str], title: str, as_json: bool
+def _saved_profile(path: str, options: Dict[str, Any]) -> "Profile":
+    """A profile from a file; raises `OptionError` for options that plan, which would change nothing."""
+    for name, value in options.items():
+        if value != _PLANNING[name]:
+            option = "--no-fuse" if name == "fuse" else f"--{name.replace('_', '-')}"
+            raise OptionError(f"{option} is for a symbol: expected shapes of its inputs, as data=128,50")
+    return _saved(path)
+
+
+def _saved(path: str) -> "Profile":
+    from echo.report.profile import Profile
+
+    return Profile.load(path)
+
+
+def _export(profiled: "Profile", save: Optional[str], trace: Optional[str], torch_snapshot: Optional[str]) -> None:
+    from echo.report.export import save_torch_snapshot, save_trace
+
+    if save:
+        profiled.save(save)
+    if trace:
+        save_trace(profiled, trace)
+    if torch_snapshot:
+        save_torch_snapshot(profiled, torch_snapshot)
+
+
+def _draw(
+    profiled: "Profile", title: str, layer: Any, html: Optional[str], picture: Optional[str], segment: Optional[str]
 ) -> None:
-    from echo.report.pages import save_page, save_picture
-    from echo.report.text import render
+    from echo.report.pages import save_page, save_picture, save_segment
 
-    layer = _layer(by)
+    if segment:
+        save_segment(profiled, segment, title)
     if html:
         save_page(profiled, html, title, layer)
     if picture:
         save_picture(profiled, picture, title, layer)
+
+
+def _print(profiled: "Profile", layer: Any, as_json: bool) -> None:
+    from echo.report.text import render
+
     if as_json:
         print_json(profiled.to_json())
     else:
@@ -182,26 +183,13 @@ def diff(before: ProfileFile, after: ProfileFile, by: By = None, as_json: Json =
       mxecho diff before.json after.json
       mxecho diff before.json after.json --by '^(encoder|decoder)'
     """
-    from echo.report.diff import difference, rows
+    from echo.report.text import difference, difference_rows
 
     profiles = _saved(before), _saved(after)
     if as_json:
-        print_json(rows(*profiles, _layer(by)))
+        print_json(difference_rows(*profiles, _layer(by)))
     else:
         say(difference(*profiles, _layer(by)))
-
-
-def _saved(path: str) -> "Profile":
-    from echo.report.profile import Profile
-
-    return Profile.load(path)
-
-
-def _layer(by: Optional[str]) -> Any:
-    """How arrays are grouped: by what the expression finds in their names, or by their layers."""
-    from echo.report.usage import layer_by, layer_of
-
-    return layer_by(by) if by else layer_of
 
 
 def compare(
@@ -223,15 +211,46 @@ def compare(
       mxecho compare model-symbol.json data=128,50 softmax_label=128,50
       mxecho compare model-symbol.json data=32,3,224,224 --max-overhead 0.05 --json
     """
-    from echo.cli.tables import compared, render_comparison
-
     options = {
         **bounds_of(max_overhead, memory_budget, max_planning),
-        "optimizer_states": optimizer_states,
-        "fuse": not no_fuse,
-    }
-    profiled = _profile(symbol, shapes, _EVERYTHING, options)
+        "optimizer_states": optimizer_states, "fuse": not no_fuse, "compare": "mirror,echo",
+    }  # fmt: skip
+    profiled = _profile(symbol, shapes, options)
     if as_json:
         print_json(compared(profiled))
     else:
         say(render_comparison(profiled))
+
+
+def compared(profiled: "Profile") -> List[Dict[str, Any]]:
+    """Returns a JSON object a graph: its name, bytes (``planned`` by MXNet, ``total`` held by the executor), and times.
+
+    ``time`` is that of a step as a multiple of the stock step's, ``overhead`` what recomputation adds to a step, as a
+    fraction; both are predictions, and None for a graph without one.
+    """
+    plan = profiled.plan
+    times = {"stock": (1.0, 0.0), "echo": (plan.time_ratio, plan.overhead)}
+    rows = []
+    for name in filter(profiled.usages.__contains__, _NAMES):
+        usage, (time, overhead) = profiled.usages[name], times.get(name, (None, None))
+        rows.append({"graph": name, "planned": usage.planned, "total": usage.total, "time": time, "overhead": overhead})
+    return rows
+
+
+def render_comparison(profiled: "Profile") -> str:
+    """The rows as a table of at most 100 columns, and the remarks of the plan."""
+    from rich.table import Table
+
+    table = Table("training with", title_justify="left")
+    for heading in ("planned MB", "of stock", "held in all, MB", "of stock", "predicted time"):
+        table.add_column(heading, justify="right")
+    stock, *others = compared(profiled)
+    for row in (stock, *others):
+        cells = [cell for name in ("planned", "total") for cell in _cells(row[name], stock[name])]
+        time = "not predicted" if row["time"] is None else f"{100 * (row['time'] - 1):+.1f} %"
+        table.add_row(_NAMES[row["graph"]], *cells, time if row is not stock else "")
+    return text_of([table, *(f"note: {remark}" for remark in profiled.plan.remarks)], 100)
+
+
+def _cells(size: int, stock: int) -> Tuple[str, str]:
+    return megabytes(size), f"{100 * size / stock:.0f} %" if stock else ""

@@ -10,9 +10,12 @@ import mxnet as mx
 import pytest
 
 from echo.cli import main
+from echo.cli.profile import compared, render_comparison
 from tests.cli.models import SAVED, SHAPES, check_line, network
+from tests.report.profiles import made_up
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
+PROFILE = made_up(40)
 
 
 def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,3 +123,19 @@ def test_all_graphs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for row in rows.values():
         assert f"{row['planned'] / 2**20:,.1f}" in said
     assert "MXNet's mirroring" in said
+
+
+def test_compared_graphs_have_the_bytes_of_their_usages() -> None:
+    found = compared(PROFILE)
+    assert [row["graph"] for row in found] == list(PROFILE.usages)
+    for each in found:
+        usage = PROFILE.usages[each["graph"]]
+        assert (each["planned"], each["total"]) == (usage.planned, usage.total)
+    assert found[0]["overhead"] == 0.0
+
+
+def test_comparison_sets_stock_mxnet_to_100_percent() -> None:
+    lines = render_comparison(PROFILE).splitlines()
+    assert max(map(len, lines)) <= 100
+    (own,) = [line for line in lines if "stock MXNet" in line]
+    assert "100 %" in own

@@ -1,7 +1,10 @@
-"""``mxecho cache show`` and ``mxecho cache clear``: measured times and plans that echo keeps between runs."""
+"""``mxecho doctor`` and ``mxecho cache``: whether echo works on this machine, and the files it keeps between runs."""
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence
+
+import typer
 
 from echo.cli.arguments import Json, print_json
 from echo.system.terminal import size_text
@@ -9,11 +12,32 @@ from echo.system.terminal import size_text
 if TYPE_CHECKING:
     from echo.system.files import Kept
 
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"))
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check what of echo works on this machine, what is off, and why.
+
+    Ends with 0 if echo works, even with something off, and with 1 if it cannot.
+
+    \b
+    Examples:
+      mxecho doctor
+      mxecho doctor --json
+    """
+    from echo.cli import machine  # with all that it asks
+
+    facts = machine.examine()
+    works = machine.works(facts)
+    if as_json:
+        print_json({"works": works, "facts": [dataclasses.asdict(fact) for fact in facts]})
+    else:
+        print(machine.render(facts))
+    raise typer.Exit(0 if works else 1)
 
 
 def show(as_json: Json = False) -> None:
-    """Say what the cache folder holds: files, bytes, ages.
+    """List what the cache folder holds: files, bytes, ages.
 
     The folder is $ECHO_CACHE_DIR, or else $XDG_CACHE_HOME/echo, or ~/.cache/echo.
 
@@ -28,14 +52,14 @@ def show(as_json: Json = False) -> None:
     if as_json:
         print_json({"folder": str(folder), "kinds": rows})
         return
-    print(f"{folder}: {sum(row['files'] for row in rows)} files, {_size(sum(row['bytes'] for row in rows))}")
+    print(f"{folder}: {sum(row['files'] for row in rows)} files, {size_text(sum(row['bytes'] for row in rows))}")
     for row in rows:
         ages = f"{_age(row['newest_seconds'])} to {_age(row['oldest_seconds'])} old"
-        print(f"  {row['kind']}: {row['files']} files, {_size(row['bytes'])}, {ages}")
+        print(f"  {row['kind']}: {row['files']} files, {size_text(row['bytes'])}, {ages}")
 
 
 def clear(as_json: Json = False) -> None:
-    """Remove what echo keeps between runs.
+    """Remove the files that echo keeps between runs.
 
     The next run measures and plans again. Files that echo did not write stay.
 
@@ -46,16 +70,16 @@ def clear(as_json: Json = False) -> None:
     from echo.system.files import cache_folder, delete, kept
 
     folder = cache_folder()
-    kept_files = kept(folder)
-    count, size = delete(kept_files), sum(file.bytes for file in kept_files)
+    files = kept(folder)
+    count, size = delete(files), sum(file.bytes for file in files)
     if as_json:
         print_json({"folder": str(folder), "removed": count, "bytes": size})
     else:
-        print(f"{folder}: removed {count} files, {_size(size)}")
+        print(f"{folder}: removed {count} files, {size_text(size)}")
 
 
 def rows_of(files: "Sequence[Kept]", now: float) -> List[Dict[str, Any]]:
-    """One row a kind: how many files, their bytes, the ages of the newest and of the oldest in seconds."""
+    """One row a kind: its files, their bytes, the ages of the newest and of the oldest in seconds."""
     rows = []
     for kind in dict.fromkeys(file.kind for file in files):
         ages = [max(now - file.written, 0.0) for file in files if file.kind == kind]
@@ -65,12 +89,8 @@ def rows_of(files: "Sequence[Kept]", now: float) -> List[Dict[str, Any]]:
     return rows
 
 
-def _size(size: int) -> str:
-    return size_text(size)
-
-
 def _age(seconds: float) -> str:
-    for unit, name in ((_DAY, "days"), (_HOUR, "hours"), (_MINUTE, "minutes")):
+    for unit, name in _UNITS:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
     return f"{seconds:.0f} seconds"

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from echo.cli import main
+from echo.cli.run import render_recording
+from echo.instrument.windows import summary
 from tests.cli.models import check_line
+from tests.instrument.rows_of import row
 from tests.instrument.test_recording import MODULE
 
 
@@ -100,3 +103,26 @@ def test_a_command_that_is_not_there(
     assert capsys.readouterr().err == "mxecho record: [Errno 2] No such file or directory: 'nowhere'\n"
     assert main.main(["record"]) == 2
     assert main.main(["record", "--every", "0", "true"]) == 2
+
+
+def cells(text: str, words: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if words in line]
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_two_side_by_side() -> None:
+    off = summary([row(0), row(1), row(2, gpu_joules=None)])
+    on = summary([row(0), row(1, seconds=0.25, storage=16 * 10**6)])
+    text = render_recording({"off": off, "on": {**on, "storage": 16 * 10**6}})
+    assert "without echo" in text
+    assert cells(text, "ms a step")[1:] == ["50.0", "25.0", "-50 %"]
+    assert cells(text, "storage")[1:] == ["64.0", "16.0", "-75 %"]
+    assert cells(text, "steps measured")[1:] == ["20", "10", ""]
+    assert "energy" not in text, "it was not measured"
+
+
+def test_one_alone_and_what_only_one_has() -> None:
+    text = render_recording({"run": summary([row(1, gpu_joules=32.0)])})
+    assert cells(text, "J a sample")[1:] == ["0.100"]
+    text = render_recording({"off": summary([row(1, gpu_joules=32.0)]), "on": summary([row(0)])})
+    assert cells(text, "GPU energy")[1:] == ["0.100", "-", ""]

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from echo.errors import OptionError
-from echo.report import diff
-from echo.report.diff import difference
 from echo.report.profile import Profile
+from echo.report.text import difference, difference_rows
 from echo.report.usage import ALWAYS, STOCK, Tensor, Usage
 from tests.report.profiles import MB, plan_of
 
@@ -54,7 +53,7 @@ def test_profiles_without_a_graph_in_common_are_refused() -> None:
 
 
 def test_the_same_as_values() -> None:
-    found = diff.rows(profile(encoder=10, loss=3), profile(encoder=4, attention=2))
+    found = difference_rows(profile(encoder=10, loss=3), profile(encoder=4, attention=2))
     by_name = {(row["by"], row["name"]): (row["before"], row["after"]) for row in found}
     assert by_name["total", "all of it"] == (18 * MB, 11 * MB)
     assert by_name["kind", "feature maps"] == (13 * MB, 6 * MB)
@@ -62,4 +61,4 @@ def test_the_same_as_values() -> None:
     assert by_name["layer", "attention"] == (0, 2 * MB)
     assert {row["graph"] for row in found} == {STOCK}
     with pytest.raises(OptionError, match="expected profiles of the same graphs"):
-        diff.rows(profile(loss=3), replace(profile(loss=3), usages={}))
+        difference_rows(profile(loss=3), replace(profile(loss=3), usages={}))

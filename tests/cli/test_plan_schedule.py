@@ -1,58 +1,53 @@
-"""Tests of `echo.cli.tables`: compare text; record text; schedule text."""
+"""`mxecho schedule`: its JSON, its text, and its errors."""
 
 from __future__ import annotations
 
-from echo.cli.tables import compared, held_at_peak, render_comparison, render_recording, render_schedule
-from echo.instrument.windows import summary
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from echo.cli import main
+from echo.cli.plan import held_at_peak, render_schedule
 from echo.ir.data_graph import DataGraph
 from echo.policies.all import All
 from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
 from echo.policies.none import RecomputeNone
 from echo.system.terminal import size_text
-from tests.instrument.rows_of import row
-from tests.report.profiles import made_up
-from tests.support.data_graphs import chain, unrolled
+from tests.cli.models import check_line
+from tests.support.data_graphs import ILP, chain, ilp_graph, unrolled
 
-PROFILE = made_up(40)
-
-
-def test_rows_are_the_usages() -> None:
-    found = compared(PROFILE)
-    assert [row["graph"] for row in found] == list(PROFILE.usages)
-    for each in found:
-        usage = PROFILE.usages[each["graph"]]
-        assert (each["planned"], each["total"]) == (usage.planned, usage.total)
-    assert found[0]["overhead"] == 0.0
+GRAPH = str(ILP / "vgg16_b176.json")
 
 
-def test_the_table() -> None:
-    lines = render_comparison(PROFILE).splitlines()
-    assert max(map(len, lines)) <= 100
-    (own,) = [line for line in lines if "stock MXNet" in line]
-    assert "100 %" in own
+def test_json_has_the_bytes_of_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["schedule", GRAPH, "--budget", "0.9", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["stock_bytes"] == ilp_graph("vgg16_b176").training.planned_bytes
+    assert value["peak_bytes"] <= value["budget_bytes"] < value["stock_bytes"]
+    assert value["recomputations"] >= value["recomputed_nodes"] > 0
+    assert main.main(["schedule", GRAPH, "--budget", "0.9"]) == 0
+    assert f"{value['peak_bytes'] / 10**6:,.0f} MB, budget" in capsys.readouterr().out
 
 
-def cells(text: str, words: str) -> list[str]:
-    (line,) = [line for line in text.splitlines() if words in line]
-    return [cell.strip() for cell in line.strip("│").split("│")]
+def test_a_budget_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["schedule", GRAPH]) == 2
+    assert "Missing option '--budget'" in capsys.readouterr().err
+    assert "--budget: expected whole bytes" in check_line(["schedule", GRAPH, "--budget", "much"], capsys, 2)
 
 
-def test_two_side_by_side() -> None:
-    off = summary([row(0), row(1), row(2, gpu_joules=None)])
-    on = summary([row(0), row(1, seconds=0.25, storage=16 * 10**6)])
-    text = render_recording({"off": off, "on": {**on, "storage": 16 * 10**6}})
-    assert "without echo" in text
-    assert cells(text, "ms a step")[1:] == ["50.0", "25.0", "-50 %"]
-    assert cells(text, "storage")[1:] == ["64.0", "16.0", "-75 %"]
-    assert cells(text, "steps measured")[1:] == ["20", "10", ""]
-    assert "energy" not in text, "nobody measured it"
-
-
-def test_one_alone_and_what_only_one_has() -> None:
-    text = render_recording({"run": summary([row(1, gpu_joules=32.0)])})
-    assert cells(text, "J a sample")[1:] == ["0.100"]
-    text = render_recording({"off": summary([row(1, gpu_joules=32.0)]), "on": summary([row(0)])})
-    assert cells(text, "GPU energy")[1:] == ["0.100", "-", ""]
+def test_example_of_the_guide_prints_what_the_guide_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = Path(__file__).parents[2].joinpath("docs", "guides", "schedule.md").read_text(encoding="utf-8")
+    example, shown = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "text"))  # type: ignore[index]
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    assert capfd.readouterr().out == shown
+    assert main.main(["schedule", "graph.json", "--budget", "130MB", "--json"]) == 0
+    fields = set(json.loads(capfd.readouterr().out))
+    assert fields <= set(re.findall(r"`(\w+)`", text.split("## What comes out")[1]))
 
 
 def solved(graph: DataGraph, nodes: list[int]) -> Solved:
