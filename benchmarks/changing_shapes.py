@@ -167,7 +167,7 @@ def trained(name: str) -> dict[str, float]:
     step = case.make()
     step(case.sizes[0])
     import echo.runtime.transparent  # noqa: F401  # the counter needs it to be imported first
-    from echo.instrument.recorder import StorageCounter
+    from echo.instrument.recording import StorageCounter
     from echo.verify import storage
 
     assert storage.why_not() == ""

@@ -22,7 +22,7 @@ from mxnet import autograd, gluon
 
 from benchmarks.record import save
 from echo.callbacks import Recorder
-from echo.instrument.recorder import Meters
+from echo.instrument.recording import Meters
 
 LAYERS, UNITS, BATCH = 4, 1024, 400
 STEPS, ROUNDS = 20, 12

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from echo.instrument.recorder import Recorder
+from echo.instrument.recording import Recorder
 
 __all__ = ["Recorder"]

@@ -298,9 +298,9 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
     predicted = _predicted(list(recordings), folder)
     sums = {name: {**summary(rows), "predicted_process": predicted[name]} for name, rows in recordings.items()}
     if picture:
-        from echo.instrument.chart import save
+        from echo.instrument.windows import save_chart
 
-        save(recordings, picture)
+        save_chart(recordings, picture)
     if as_json:
         print_json(sums)
         return
@@ -308,7 +308,6 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
     print(f"rows and sums: {folder}")
 
 
-_HEADINGS = {"run": "recorded", "off": "without echo", "on": "with echo"}
 _FIGURES = {  # name: words, what it is divided by, decimals
     "ms_a_step": ("ms a step (median)", 1, 1),
     "samples_a_second": ("samples a second", 1, 1),
@@ -330,9 +329,11 @@ def render_recording(sums: Mapping[str, Mapping[str, Any]]) -> str:
     """A row for each figure that some recording has; of two recordings, also how much the second changes the first."""
     from rich.table import Table
 
+    from echo.instrument.windows import WORDS
+
     table = Table("", title_justify="left")
     for name in sums:
-        table.add_column(_HEADINGS.get(name, name), justify="right")
+        table.add_column(WORDS.get(name, name), justify="right")
     if len(sums) == 2:
         table.add_column("change", justify="right")
     for figure, (words, unit, decimals) in _FIGURES.items():

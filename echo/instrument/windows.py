@@ -1,4 +1,4 @@
-"""Windows of training steps: their rows in a CSV file, and what two recordings say of each other."""
+"""Windows of training steps: rows in a CSV file, their sums, and recordings as a picture."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import statistics
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, Callable, Iterable, NamedTuple, Sequence
+from typing import IO, Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
+from echo.system.terminal import MB
 
 # A window of training steps as a row; rows as CSV, which is written row by row, so that what ends early is kept.
 
@@ -273,3 +274,77 @@ class Windows:
 
 def _between(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else round(after - before, _DIGITS)
+
+
+# Recordings as a picture: time, memory and power over the training steps, one line a recording.
+
+_HEIGHT = 160
+WORDS = {"run": "recorded", "off": "without echo", "on": "with echo"}
+_PANELS: Mapping[str, Callable[[Row], float | None]] = {
+    "ms a step": lambda row: row.ms_a_step,
+    "peak of the process, MB": lambda row: row.process / MB,
+    "peak of MXNet's storage, MB": lambda row: None if row.storage is None else row.storage / MB,
+    "memory of the GPUs, MB": lambda row: None if row.device is None else row.device / MB,
+    "power of the GPUs, W": lambda row: row.gpu_watts,
+    "power of the CPUs, W": lambda row: row.cpu_watts,
+}
+
+
+def chart(recordings: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+    """A Vega-Lite specification: a panel for each figure that some recording has."""
+    from echo.report.charts import PRINT, VEGA_LITE_SCHEMA
+
+    panels = []
+    for title, value in _PANELS.items():
+        points = [
+            {"recording": name, "step": row.step, "value": round(figure, 4)}
+            for name, rows in recordings.items()
+            for row in rows
+            if (figure := value(row)) is not None
+        ]
+        if points:
+            panels.append(_panel(title, points, list(recordings)))
+    title = " and ".join(WORDS.get(name, name) for name in recordings)
+    return {
+        "$schema": VEGA_LITE_SCHEMA,
+        "background": "white",
+        "title": f"A training, step by step: {title}",
+        "config": PRINT,
+        "vconcat": panels,
+    }
+
+
+def _panel(title: str, points: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    from echo.report.charts import GRAPH_COLORS, WIDTH
+
+    named = {name: WORDS.get(name, name) for name in names}
+    colors = [GRAPH_COLORS["stock" if name == "off" else "echo"] for name in names]
+    color = {
+        "field": "recording", "type": "nominal", "title": None,
+        "scale": {"domain": list(named.values()), "range": colors},
+    }  # fmt: skip
+    points = [{**point, "recording": named[str(point["recording"])]} for point in points]
+    from_zero = {"scale": {"zero": True}}
+    return {
+        "data": {"values": points},
+        "width": WIDTH - 200,
+        "height": _HEIGHT,
+        "mark": {"type": "line", "interpolate": "step-before"},
+        "encoding": {
+            "x": {"field": "step", "type": "quantitative", "title": "training step", **from_zero},
+            "y": {"field": "value", "type": "quantitative", "title": title, **from_zero},
+            "color": {**color, "legend": {"orient": "top"} if len(names) > 1 else None},
+        },
+    }
+
+
+def save_chart(recordings: Mapping[str, Sequence[Row]], path: str | os.PathLike[str]) -> None:
+    """Writes the picture as PNG or SVG, as the end of the name says.
+
+    Raises:
+        OptionError: the name ends in another way.
+        UnsupportedError: vl-convert-python is not there.
+    """
+    from echo.report.pages import write
+
+    write(lambda: chart(recordings), path)

@@ -47,7 +47,7 @@ _PROGRAM = """
 import mxnet as mx, numpy as np
 from echo.frontend.mxnet_settings import workspace_slots
 from echo.verify import storage
-from echo.instrument.recorder import StorageCounter
+from echo.instrument.recording import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
 x = mx.nd.array(np.random.RandomState(0).rand(1 << 20))
 mx.nd.waitall()

@@ -1,4 +1,4 @@
-"""Tests of `echo.instrument.windows`: rows; summary; windows."""
+"""Tests of `echo.instrument.windows`: rows; summary; windows; charts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from echo.errors import GraphError
-from echo.instrument.windows import COLUMNS, Reading, Row, RowFile, Windows, columns_of, read_rows, summary
+from echo.instrument.windows import (
+    COLUMNS,
+    Reading,
+    Row,
+    RowFile,
+    Windows,
+    chart,
+    columns_of,
+    read_rows,
+    save_chart,
+    summary,
+)
 from tests.instrument.rows_of import row
 
 ROWS = (row(0), row(1, device=7, gpu_joules=12.5, cpu_joules=0.25), row(2, storage=None))
@@ -162,3 +173,33 @@ def test_time_between_windows_is_in_none() -> None:
     machine.steps(4)
     machine.windows.open()  # forgets them
     assert machine.windows.close() is None
+
+
+# Recordings as panels: one for each figure that was measured.
+
+
+def titles(spec: dict[str, object]) -> list[str]:
+    return [panel["encoding"]["y"]["title"] for panel in spec["vconcat"]]  # type: ignore[attr-defined]
+
+
+def test_a_panel_for_each_figure() -> None:
+    spec = chart({"off": [row(0), row(1)], "on": [row(0, gpu_joules=10.0, storage=None)]})
+    assert titles(spec) == [
+        "ms a step",
+        "peak of the process, MB",
+        "peak of MXNet's storage, MB",
+        "power of the GPUs, W",
+    ]
+    time, _, storage, power = spec["vconcat"]
+    assert time["data"]["values"][1] == {"recording": "without echo", "step": 21, "value": 50.0}
+    assert [point["recording"] for point in storage["data"]["values"]] == ["without echo"] * 2
+    assert power["data"]["values"] == [{"recording": "with echo", "step": 11, "value": 20.0}]
+    assert time["encoding"]["color"]["legend"] == {"orient": "top"}
+    assert chart({"run": [row()]})["vconcat"][0]["encoding"]["color"]["legend"] is None
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    save_chart({"off": [row(0), row(1)], "on": [row(0), row(1)]}, tmp_path / "both.svg")
+    text = (tmp_path / "both.svg").read_text(encoding="utf-8")
+    assert "ms a step" in text
+    assert "training step" in text

@@ -1,4 +1,4 @@
-"""Tests of `echo.instrument.recorder`: storage counter; meters; recorder."""
+"""Tests of `echo.instrument.recording`: storage counter; meters; recorder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mxnet.gluon.contrib.estimator import Estimator
 
 from echo.callbacks import Recorder
 from echo.errors import NativeError, OptionError
-from echo.instrument import recorder
-from echo.instrument.recorder import Meters, StorageCounter
+from echo.instrument import recording
+from echo.instrument.recording import Meters, StorageCounter
 from echo.instrument.windows import RowFile, read_rows, summary
 from echo.verify import storage
 from tests.instrument.test_energy import Nvml, zone
@@ -133,12 +133,12 @@ class Features:
 @pytest.fixture
 def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.runtime, "Features", Features)
-    monkeypatch.setattr(recorder, "bus_ids", lambda: ("0000:02:00.0",))
+    monkeypatch.setattr(recording, "bus_ids", lambda: ("0000:02:00.0",))
 
 
 def test_meters_on_a_cpu_read_process_and_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0", 1)
-    monkeypatch.setattr(recorder, "Rapl", lambda: meters_rapl(tmp_path))
+    monkeypatch.setattr(recording, "Rapl", lambda: meters_rapl(tmp_path))
     found = Meters()
     try:
         assert found.missing == []
@@ -183,7 +183,7 @@ def test_missing_meter_is_named(nvml: Any, said: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("_gpu")
 def test_no_device_is_nothing_to_speak_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "bus_ids", tuple)
+    monkeypatch.setattr(recording, "bus_ids", tuple)
     found = Meters()
     found.close()
     assert [line for line in found.missing if "GPU" in line] == []
@@ -318,7 +318,7 @@ def test_missing_meter_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: p
     def refused() -> None:
         raise LookupError("CPU energy: this user may not read it; to allow it: sudo chmod")
 
-    monkeypatch.setattr("echo.instrument.recorder.Rapl", refused)
+    monkeypatch.setattr("echo.instrument.recording.Rapl", refused)
     for _ in range(2):
         with Recorder() as recorder:
             assert any("to allow it: sudo chmod" in line for line in recorder.missing)
