@@ -219,8 +219,8 @@ CACHES = {
     "echo.native.planner_library": "a native library, loaded once",
     "echo.planning.plan_cache._source": "of echo's own files",
     "echo.verify.storage.why_not": "of this MXNet and its native library",
-    "echo.verify.random_state._size": "installs a native library's way into MXNet, once",
-    "echo.verify.random_state.why_not": "of this MXNet and that library",
+    "echo.verify.compare._size": "installs a native library's way into MXNet, once",
+    "echo.verify.compare.random_state_blocker": "of this MXNet and that library",
     "echo.runtime.backward_checks._library": "a native library, loaded once",
     "echo.system.process.processor": "the processor of a machine stays the same",
 }

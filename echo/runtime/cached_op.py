@@ -35,9 +35,8 @@ from echo.runtime.monitor import WithoutClones
 from echo.runtime.shape_plans import Answer, ShapePlans, Signature
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
-from echo.verify.report import Case
 from echo.verify.storage import beside_storage
-from echo.verify.verifier import call_matches_original
+from echo.verify.verifier import Case, call_matches_original
 
 logger = logging.getLogger("echo")
 _MOST_OPS = 8  # CachedOps of one block

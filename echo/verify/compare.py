@@ -1,31 +1,33 @@
 """``verify``: the first training step of a plan also runs on the original graph, and the results are compared.
 
-A rehearsal: it runs on the user's arrays, from one random state, with gradients of the outputs that are made up, before
-the step that the user asked for. After it gradients, auxiliary states and random numbers are as they were, so that
-training goes on as if nothing had happened; and where the two differ, nothing wrong has come out yet.
+Both run on the user's arrays, from one random state, with made-up gradients of the outputs, before the user's own step.
+Then gradients, auxiliary states and random numbers are restored, so training goes on unchanged. If the graphs differ,
+no wrong result has reached the program.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
+import ctypes
+import functools
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
+from echo import native
 from echo.errors import EchoError
+from echo.frontend.mxnet_settings import COPIES_VARIABLE, has_one_generator
 from echo.ir.graph import Graph
 from echo.ir.ops import may_draw
-from echo.verify import random_state
+from echo.native.loading import function
 from echo.verify.storage import Array, Difference, StepPair
 
-logger = logging.getLogger("echo")
 TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the largest element, where operators are fused
-# A gradient that is zero but for rounding (a bias in front of BatchNorm, what is behind saturated gates) has no largest
-# element to speak of: what is smaller than this part of the step's largest gradient is measured by that part. The
-# tolerance then is 2e-6 of the largest gradient: sums over a batch leave 3e-7 of it where 0 is right.
+# A gradient that is zero but for rounding (a bias before BatchNorm, values after saturated gates) is compared with this
+# part of the step's largest gradient. The tolerance then is 2e-6 of that one: sums over a batch leave 3e-7 of it where
+# 0 is right.
 FLOOR = 0.1
 Arrays = Mapping[str, Array]
 Run = Callable[[], Arrays]
@@ -36,9 +38,9 @@ class UnverifiedError(EchoError):
 
 
 def compared(graph: Graph, fuses: bool, run_stock: Run, run_planned: Run, alone: StepPair) -> list[Difference]:
-    """Runs a step of both graphs from one random state, in which MXNet is left; gives the arrays that differ.
+    """Runs a step of both graphs from one random state, which is restored; returns the arrays that differ.
 
-    ``alone`` runs them once more, each by itself: where the planned graph then holds more storage, that is one more.
+    ``alone`` runs each graph once more by itself. If the planned graph then holds more storage, that is a difference.
 
     Raises:
         UnverifiedError: the graph has operators of the user's that may do more than compute, or draws random numbers
@@ -68,18 +70,18 @@ def _same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None
     operators = [node for node in graph.nodes if not node.is_variable]
     if any(node.op == "Custom" for node in operators):
         raise UnverifiedError("it has a Custom operator, which would run twice")
-    why_not = "random numbers are drawn on a GPU" if on_gpu else random_state.why_not()
+    why_not = "random numbers are drawn on a GPU" if on_gpu else random_state_blocker()
     if why_not:
         if any(may_draw(node.op, node.attrs) for node in operators):
             raise UnverifiedError(f"it draws random numbers, and {why_not}")
         yield mx.nd.waitall, lambda: None
         mx.nd.waitall()
         return
-    before = random_state.saved()
+    before = random_state()
     try:
-        yield before.restore, random_state.saved
+        yield functools.partial(restore_random_state, before), random_state
     finally:
-        before.restore()
+        restore_random_state(before)
 
 
 def _difference(name: str, expected: Array, actual: Array, fuses: bool, floor: float) -> Difference | None:
@@ -187,3 +189,54 @@ def put_back(arrays: Sequence[Any]) -> Iterator[list[Any]]:
             if copy is not None:
                 copy.copyto(array)
         mx.nd.waitall()
+
+
+# The state of MXNet's random numbers on the CPU. Reading and restoring it wait until MXNet has done its work.
+
+
+def random_state() -> bytes:
+    """Returns the present state, if `random_state_blocker` is empty."""
+    mx.nd.waitall()
+    state = ctypes.create_string_buffer(_size())
+    function(native.hook_library(), "echo_random_save", None, ctypes.c_void_p)(state)
+    return state.raw
+
+
+def restore_random_state(state: bytes) -> None:
+    """Has MXNet draw the same numbers again as after `random_state` returned this state."""
+    mx.nd.waitall()
+    function(native.hook_library(), "echo_random_load", None, ctypes.c_char_p)(state)
+
+
+@functools.lru_cache(maxsize=None)
+def _size() -> int:
+    install = function(native.hook_library(), "echo_random_install", ctypes.c_size_t, ctypes.c_char_p)
+    return int(install(mx.libinfo.find_lib_path()[0].encode()))
+
+
+@functools.lru_cache(maxsize=None)
+def random_state_blocker() -> str:
+    """Returns why the state cannot be read here, or "" if it can, which is tried once."""
+    if not has_one_generator():
+        return f"{COPIES_VARIABLE} is set: there are several generators"
+    try:
+        if not _size():
+            return "libmxnet.so does not export what reading the state of random numbers needs"
+        with autograd.pause():
+            before = random_state()
+            first, after = _drawn(), random_state()
+            restore_random_state(before)
+            second = _drawn()
+            restore_random_state(after)
+            third = _drawn()
+            restore_random_state(before)
+    except EchoError as error:
+        return str(error)
+    return "" if first == second != third else "random numbers do not come from where they are expected"
+
+
+def _drawn() -> list[bytes]:
+    """Numbers that are drawn in order, and in parallel."""
+    ones = mx.nd.ones(100)
+    arrays = [mx.nd.random.uniform(shape=100), mx.nd.Dropout(ones, mode="always"), mx.nd.random.randint(0, 9, 100)]
+    return [array.asnumpy().tobytes() for array in arrays]

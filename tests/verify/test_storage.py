@@ -21,7 +21,7 @@ from benchmarks.sockeye_log import counter_peak
 from echo.errors import NativeError
 from echo.frontend.symbols import graph_of
 from echo.verify import storage as held_module
-from echo.verify.storage import LEAST, StepPair, grows, peak_storage
+from echo.verify.storage import LEAST, Difference, StepPair, grows, peak_storage
 from tests.support.planning import plan_other_graphs
 
 pytestmark = pytest.mark.usefixtures("cheap_planning", "own_folder")
@@ -225,3 +225,10 @@ def test_growth_by_other_threads_is_counted_again() -> None:
     own, noisy = lambda: arrays_of(2 * MB) and None, lambda: arrays_of(next(runs)) and None
     assert StepPair(own, noisy, mx.cpu(), hidden=0).growth() is None
     assert next(runs) == MB
+
+
+def test_difference_names_values_shapes_and_types() -> None:
+    one, other = np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32)
+    assert str(Difference("output 0", 0.25, one, other)) == "output 0 by 2.5e-01 of its largest element"
+    assert str(Difference("x", 0.0, one, other[:1])) == "x: float32(2, 3) became float32(1, 3)"
+    assert str(Difference("x", 0.0, one, other.astype("float16"))) == "x: float32(2, 3) became float16(2, 3)"

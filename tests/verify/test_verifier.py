@@ -15,9 +15,8 @@ import pytest
 from echo.errors import EchoError, VerificationError
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import EXECUTOR
-from echo.verify.report import Case
 from echo.verify.storage import Difference
-from echo.verify.verifier import matches_original
+from echo.verify.verifier import Case, matches_original
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 GRAPH = graph_of(mx.sym.tanh(mx.sym.var("x")))

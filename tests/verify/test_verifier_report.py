@@ -13,8 +13,8 @@ import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import DYNAMIC, EXECUTOR
-from echo.verify.report import Case, replay, write
 from echo.verify.storage import Difference
+from echo.verify.verifier import Case, replay, write
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 GRAPH = graph_of(mx.sym.FullyConnected(mx.sym.sin(mx.sym.var("x"), name="sin"), num_hidden=2, name="fc"))

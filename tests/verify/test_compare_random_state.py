@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.verify import random_state
+from echo.verify.compare import random_state, random_state_blocker, restore_random_state
 
 DRAWS: dict[str, Callable[[], mx.nd.NDArray]] = {
     "uniform": lambda: mx.nd.random.uniform(shape=33),
@@ -24,15 +24,15 @@ DRAWS: dict[str, Callable[[], mx.nd.NDArray]] = {
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_random_numbers_can_be_put_back(draw: Callable[[], mx.nd.NDArray]) -> None:
-    assert random_state.why_not() == ""
+    assert random_state_blocker() == ""
     mx.random.seed(11)
     draw()
-    state = random_state.saved()
+    state = random_state()
     first = [draw().asnumpy(), draw().asnumpy()]
-    assert random_state.saved() != state
+    assert random_state() != state
     assert not np.array_equal(first[0], first[1])
-    state.restore()
-    assert random_state.saved() == state
+    restore_random_state(state)
+    assert random_state() == state
     assert all(np.array_equal(draw().asnumpy(), before) for before in first)
 
 
@@ -40,7 +40,7 @@ def test_asking_for_the_state_draws_nothing() -> None:
     mx.random.seed(3)
     expected = mx.nd.random.uniform(shape=4).asnumpy()
     mx.random.seed(3)
-    random_state.why_not.cache_clear()
-    random_state.why_not()
-    random_state.saved()
+    random_state_blocker.cache_clear()
+    random_state_blocker()
+    random_state()
     assert (mx.nd.random.uniform(shape=4).asnumpy() == expected).all()
