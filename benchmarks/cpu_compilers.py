@@ -26,7 +26,7 @@ from benchmarks.gpu_cases import Case, attention_case, draw
 from benchmarks.gpu_kernels import KERNELS as TABLE
 from benchmarks.record import save
 from echo.kernels import library, reference
-from echo.native.loading import function
+from echo.native import function
 
 KERNELS = Path(__file__).resolve().parents[1] / "echo" / "kernels"
 LEVELS = ("avx512", "avx2", "portable")

@@ -146,7 +146,6 @@ def test_names_of_tests_have_a_subject_and_more_than_one_word() -> None:
 # Rows of registries, each a file, and files that hold one thing which others need without the rest.
 ROWS = ("echo/cli", "echo/passes/patterns", "echo/policies", "echo/kernels/reference")
 SMALL = {
-    "echo/native/loading.py": "kernels are loaded without the hook",
     "echo/passes/rules.py": "the thresholds, each with its measurement",
     "echo/pipeline.py": "the list of stages, to read first",
     "echo/runtime/patches.py": "everything that replaces a function of MXNet's goes through it",

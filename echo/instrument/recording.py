@@ -23,7 +23,7 @@ from echo import native
 from echo.errors import EchoError, OptionError
 from echo.instrument.energy import Gpus, Rapl
 from echo.instrument.windows import FORMAT, Reading, Row, RowFile, Windows, columns_of, summary
-from echo.native.loading import function
+from echo.native import function
 from echo.plans.variables import RECORD_VARIABLE, value_of
 from echo.runtime.foresight import FORESIGHT
 from echo.system.cuda import bus_ids

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echo.errors import KernelError
-from echo.native.loading import function, load
+from echo.native import function, load
 from echo.system.cuda import of_wheels
 from echo.system.files import cache_folder
 

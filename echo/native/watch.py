@@ -11,7 +11,7 @@ import weakref
 from typing import Any, Sequence
 
 from echo.errors import NativeError
-from echo.native.loading import function
+from echo.native import function
 
 
 class FailedError(Exception):

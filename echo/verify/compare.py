@@ -21,7 +21,7 @@ from echo.errors import EchoError
 from echo.frontend.mxnet_settings import COPIES_VARIABLE, has_one_generator
 from echo.ir.graph import Graph
 from echo.ir.ops import may_draw
-from echo.native.loading import function
+from echo.native import function
 from echo.verify.storage import Array, Difference, StepPair
 
 TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the largest element, where operators are fused

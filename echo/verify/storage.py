@@ -14,7 +14,7 @@ import numpy as np
 
 from echo import native
 from echo.errors import EchoError, NativeError, one_line
-from echo.native.loading import function
+from echo.native import function
 from echo.plans.decisions import HIDDEN
 from echo.plans.plan import Plan
 from echo.system.terminal import size_text

@@ -11,7 +11,7 @@ import pytest
 
 from echo import native
 from echo.errors import NativeError
-from echo.native.loading import function, load
+from echo.native import function, load
 
 NAME = "libecho_planner.so"
 
