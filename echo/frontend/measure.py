@@ -16,7 +16,7 @@ from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.meter.microbenchmark import Microbenchmark
+from echo.meter.capi import Microbenchmark
 from echo.meter.timer import CACHED_BYTES, STREAMED_BYTES
 
 # By twice the steps, each error would come back 24 times in a layer of 50 steps of which 2 are timed; by four times, 8.

@@ -18,7 +18,7 @@ from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.meter.microbenchmark import Microbenchmark, Variable
+from echo.meter.capi import Microbenchmark, Variable
 
 _FLOATS = frozenset({"float32", "float64", "float16"})
 

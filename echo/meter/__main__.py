@@ -61,8 +61,7 @@ def _stand_apart() -> None:
 
 def _answers(setup: Mapping[str, Any]) -> Any:
     """The function that answers a request."""
-    from echo.meter.capi import Library, MxnetError, fresh_from
-    from echo.meter.microbenchmark import Microbenchmark
+    from echo.meter.capi import Library, Microbenchmark, MxnetError, fresh_from
     from echo.meter.timer import Clock, race
 
     library = Library(setup["library"], setup["extension"], tuple(setup["device"]), setup["numpy_shape"])

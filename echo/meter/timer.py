@@ -9,8 +9,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
-from echo.meter.capi import CODES, Array, Borrowed, Executor, Library
-from echo.meter.microbenchmark import Microbenchmark, Variable
+from echo.meter.capi import CODES, Array, Borrowed, Executor, Library, Microbenchmark, Variable
 
 # Seconds of one run of a graph, without what the host and other programs do around it.
 #

@@ -22,7 +22,7 @@ from echo.frontend import measure, measurement_process
 from echo.frontend.measurement_process import ask, measuring
 from echo.frontend.plan_key import device_key
 from echo.frontend.session import MxnetFramework
-from echo.meter.microbenchmark import Microbenchmark, Variable
+from echo.meter.capi import Microbenchmark, Variable
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 

@@ -13,7 +13,7 @@ from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refus
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.meter.microbenchmark import Microbenchmark, Variable
+from echo.meter.capi import Microbenchmark, Variable
 from tests.support.cases import case_of
 
 BATCH = 64

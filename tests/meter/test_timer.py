@@ -10,7 +10,7 @@ import pytest
 
 from echo.meter import timer
 from echo.meter import timer as module
-from echo.meter.microbenchmark import Microbenchmark, Variable
+from echo.meter.capi import Microbenchmark, Variable
 from echo.meter.timer import CACHED_BYTES, LAUNCH, Clock, Sample, race
 from tests.meter.fake_time import fake_time
 

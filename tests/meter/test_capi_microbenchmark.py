@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.meter.microbenchmark import Microbenchmark, Variable, variable
+from echo.meter.capi import Microbenchmark, Variable, variable
 
 TANH = Microbenchmark("tanh", {}, (Variable((2, 3)),))
 GRADIENT = Microbenchmark(
