@@ -138,9 +138,9 @@ bench: $(INSTALLED)  ## run the benchmarks but that of Sockeye; results go to be
 	@$(if $(BENCHES),,echo "there is no script in benchmarks/" >&2; exit 1)
 	@set -e; for name in $(basename $(notdir $(BENCHES))); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 
-paper: $(INSTALLED) .projects/sockeye_1/.installed  ## run the evaluation of the papers, which goes on where it stopped (half an hour; or ANEW=1)
+paper: $(INSTALLED) .projects/sockeye_1/.installed  ## run the evaluation of the papers, which goes on where it stopped (half an hour; or FRESH=1)
 	@echo "== the papers' evaluation"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper $(if $(ANEW),--anew)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper $(if $(FRESH),--fresh)
 
 paper-quick: $(INSTALLED)  ## plan a part of it again, and hold it against the committed results (a minute)
 	@echo "== the papers' evaluation, a part of it"

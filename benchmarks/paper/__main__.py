@@ -1,8 +1,8 @@
 """Runs the evaluation: all claims that need no GPU, in half an hour, or a part of them in one minute.
 
-    python -m benchmarks.paper [--anew | --quick]
+    python -m benchmarks.paper [--fresh | --quick]
 
-What the results have already is not planned again, but with --anew; then the tables and the picture of docs/paper.md
+What the results have already is not planned again, but with --fresh; then the tables and the picture of docs/paper.md
 are written. Where a figure takes more bytes than the committed one (`benchmarks.paper.figures.regressions`), or a
 workload more than stock, it is named and the exit status is 1. With --quick some workloads are planned, at their full
 sizes, in the ways that hang least on how fast this machine is; they are held against the committed results, and nothing
@@ -46,20 +46,20 @@ def quick() -> list[str]:
     return [*missing, *regressions(found, before)]
 
 
-def timed(script: str, anew: bool) -> None:
+def timed(script: str, fresh: bool) -> None:
     """Runs one of the scripts in `TIMED`."""
-    subprocess.run([sys.executable, "-m", f"benchmarks.paper.{script}", *(["--anew"] if anew else [])], check=True)
+    subprocess.run([sys.executable, "-m", f"benchmarks.paper.{script}", *(["--fresh"] if fresh else [])], check=True)
 
 
-def everything(anew: bool) -> list[str]:
+def everything(fresh: bool) -> list[str]:
     """Plans all that is not there, writes tables and the picture, and says what got worse or does not hold."""
     found: list[str] = []
     for name, run in ALL.items():
         print(f"== {name}", flush=True)
-        found += regressions(run(anew=anew), committed(name)["rows"])
+        found += regressions(run(fresh=fresh), committed(name)["rows"])
     for script in TIMED:
         print(f"== {script}", flush=True)
-        timed(script, anew)
+        timed(script, fresh)
     pictures.draw()
     tables.main()
     return found + [line for row in load(footprint.NAME)["rows"] for line in faults(row)]
@@ -69,11 +69,11 @@ def main() -> int:
     """The exit status: 1 where something got worse."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--anew", action="store_true", help="plan again what is in the results already")
+    which.add_argument("--fresh", action="store_true", help="plan again what is in the results already")
     which.add_argument("--quick", action="store_true", help="plan some workloads only, and write nothing")
     arguments = parser.parse_args()
     with no_plans_on_disk():
-        worse = quick() if arguments.quick else everything(arguments.anew)
+        worse = quick() if arguments.quick else everything(arguments.fresh)
     for line in worse:
         print(f"WORSE: {line}", file=sys.stderr)
     return 1 if worse else 0

@@ -1,10 +1,10 @@
 """What holds the memory of translation ("tbd"), and how much does one more LSTM cell take?
 
-    python -m benchmarks.paper.breakdown [--anew]
+    python -m benchmarks.paper.breakdown [--fresh]
 
 Claims 6 and 8 of the evaluation: by part of the model, from the arrays alive at the peak (`echo.profile`), by their
 names; and what one more step of a layer adds to planned memory, as a multiple of the step's output. Writes
-results/paper_breakdown.json and results/paper_cell.json: what is there already is not planned again, but with --anew.
+results/paper_breakdown.json and results/paper_cell.json: what is there already is not planned again, but with --fresh.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def _parts_of(graph: str) -> dict[str, int]:
     return parts(_profile().usages[graph])
 
 
-def run(anew: bool = False) -> list[Found]:
+def run(fresh: bool = False) -> list[Found]:
     """Profiles the model and plans the cell."""
-    results = Results(NAME, anew)
+    results = Results(NAME, fresh)
     for name, graph in GRAPHS.items():
         results.fill(results.row(graph=name), "parts", partial(_parts_of, graph))
-    cell = Results(CELL_NAME, anew)
+    cell = Results(CELL_NAME, fresh)
     for name in CELL_WAYS:
         cell.fill(cell.row(graph=name), "outputs_a_step", partial(outputs_a_step, name))
     return results.rows

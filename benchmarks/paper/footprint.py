@@ -1,10 +1,10 @@
 """How much memory does each workload need: without echo, with MXNet's mirror, by the paper's rule, and with echo?
 
-    python -m benchmarks.paper.footprint [--anew] [WORKLOAD ...]
+    python -m benchmarks.paper.footprint [--fresh] [WORKLOAD ...]
 
 Claims 1, 3, 4, 9 and 10 of the evaluation. Bytes are planned ones, exact, and those of all that the executor holds
 (weights, gradients, inputs), as the papers' are of the whole device. Writes results/paper_footprint.json after each
-workload: what is there already is not planned again, but with --anew.
+workload: what is there already is not planned again, but with --fresh.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ AT_MEMONGER = "at_memonger"
 WAYS = ("stock", "mirror", *VARIANTS, "memonger")
 
 
-def run(workloads: Iterable[str] = tuple(WORKLOADS), anew: bool = False, kept: bool = True,
+def run(workloads: Iterable[str] = tuple(WORKLOADS), fresh: bool = False, kept: bool = True,
         ways: Iterable[str] = WAYS, at_memonger: bool = True) -> list[Found]:  # fmt: skip
     """Plans each workload in each way; `at_memonger` also in the memory that memonger's rule needs, and 1 % more."""
-    results = Results(NAME, anew, kept)
+    results = Results(NAME, fresh, kept)
     wanted = set(workloads)
     rows = [results.row(name in wanted, workload=name) for name in WORKLOADS]
     figures = [*ways, AT_MEMONGER] if at_memonger else list(ways)
@@ -57,11 +57,11 @@ def _in(model: Model, found: Found) -> Found:
 def main() -> None:
     """Measures the workloads named on the command line, all by default."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--anew", action="store_true", help="plan again what is in the results already")
+    parser.add_argument("--fresh", action="store_true", help="plan again what is in the results already")
     parser.add_argument("workloads", nargs="*")
     arguments = parser.parse_args()
     with no_plans_on_disk():
-        run(asked(arguments.workloads, WORKLOADS), arguments.anew)
+        run(asked(arguments.workloads, WORKLOADS), arguments.fresh)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The largest batch, and the most layers, with which translation ("tbd") trains in 12 GB, without and with echo.
 
-    python -m benchmarks.paper.largest [--anew]
+    python -m benchmarks.paper.largest [--fresh]
 
 What has to fit is all that the executor holds: planned memory, workspaces of fused operators, weights, gradients and
 inputs; a GPU holds MXNet's context beside it, in every case. Writes results/paper_largest.json after each row: what
-is there already is not searched again, but with --anew.
+is there already is not searched again, but with --fresh.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def _meets(known: dict[int, int], limit: int) -> int:
     return x1 if y1 == y2 else int(x1 + (limit - y1) * (x2 - x1) / (y2 - y1))
 
 
-def run(anew: bool = False) -> list[Found]:
+def run(fresh: bool = False) -> list[Found]:
     """Searches both quantities in each way."""
-    results = Results(NAME, anew)
+    results = Results(NAME, fresh)
     rows = [results.row(quantity=quantity) for quantity in QUANTITIES]
     results.fill_side_by_side([row for row in rows if not row.keys() >= {*WAYS}], _filled)
     return rows

@@ -1,6 +1,6 @@
 """How long does a language model train to a given perplexity, at the batch that each way affords in the same memory?
 
-    python -m benchmarks.paper.perplexity [--anew]
+    python -m benchmarks.paper.perplexity [--fresh]
 
 The papers' authors spend the memory that recomputation frees on a larger batch. Here stock MXNet trains the word model
 of two layers of 200 units at its published batch of 20; echo gets all the bytes that stock holds there, and the largest
@@ -152,9 +152,9 @@ def affordable() -> dict[str, int]:
     return {"stock": BATCH, **others}
 
 
-def run(anew: bool = False) -> list[Found]:
+def run(fresh: bool = False) -> list[Found]:
     """Searches the batches, then trains."""
-    results = Results(NAME, anew)
+    results = Results(NAME, fresh)
     row = results.row(model="lm_200", perplexity=int(PERPLEXITY))
     batches = results.fill(row, "batches", affordable)
     results.fill(row, "training", lambda: trained(batches))

@@ -109,19 +109,19 @@ class Results:
     Of rows that are filled side by side, each row is. ``measured`` in a row is the day of its last figure, and the
     commit.
 
-    Figures that the file has already are not measured again, but ``anew``: then a row that is asked for begins without
+    Figures that the file has already are not measured again, but ``fresh``: then a row that is asked for begins without
     any, and the file keeps all others. Without ``kept`` nothing is written, and nothing is there at first.
     """
 
-    def __init__(self, name: str, anew: bool = False, kept: bool = True) -> None:
-        self._name, self._anew, self._kept = name, anew, kept
+    def __init__(self, name: str, fresh: bool = False, kept: bool = True) -> None:
+        self._name, self._fresh, self._kept = name, fresh, kept
         self._before = known_rows(name) if kept else []
         self.rows: list[Found] = []
 
     def row(self, is_asked: bool = True, /, **key: Any) -> Found:
         """The row that has this key, the next of the run."""
         row = next((row for row in self._before if all(row.get(name) == value for name, value in key.items())), key)
-        if self._anew and is_asked and row is not key:
+        if self._fresh and is_asked and row is not key:
             self._before.remove(row)
             row = key
         self.rows.append(row)
@@ -130,7 +130,7 @@ class Results:
     def fill(self, row: Found, figure: str, measured: Callable[[], Any]) -> Any:
         """The figure of a row, measured where it is not there yet."""
         if figure in row:
-            print(f"{self._name}, {_key(row)}, {figure}: there already, --anew measures it again", flush=True)
+            print(f"{self._name}, {_key(row)}, {figure}: there already, --fresh measures it again", flush=True)
             return row[figure]
         fill(self._name, row, figure, measured)
         self._save()
@@ -145,7 +145,7 @@ class Results:
             Exception: what one of them raised.
         """
         if not rows:
-            print(f"{self._name}: all figures are there already, --anew measures them again", flush=True)
+            print(f"{self._name}: all figures are there already, --fresh measures them again", flush=True)
         failed: BaseException | None = None
         with ProcessPoolExecutor(AT_A_TIME, mp_context=get_context("spawn")) as pool:
             futures = {pool.submit(filled, row): row for row in rows}
@@ -203,9 +203,9 @@ def no_plans_on_disk() -> Iterator[None]:
 
 
 def measure_from_command_line(document: str | None, run: Callable[[bool], object]) -> None:
-    """Runs a script that ``document`` describes: what its results have is measured again with ``--anew`` alone."""
+    """Runs a script that ``document`` describes: what its results have is measured again with ``--fresh`` alone."""
     parser = argparse.ArgumentParser(description=document.split("\n")[0] if document else "")
-    parser.add_argument("--anew", action="store_true", help="measure again what is in the results already")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is in the results already")
     arguments = parser.parse_args()
     with no_plans_on_disk():
-        run(arguments.anew)
+        run(arguments.fresh)

@@ -1,11 +1,11 @@
 """How long is a training step with echo, where a CPU can tell: the papers' workloads at reduced sizes, side by side.
 
-    python -m benchmarks.paper.steps [--anew]
+    python -m benchmarks.paper.steps [--fresh]
 
 Stock MXNet and echo live in one process, on one thread and on the same weights, and take steps in turn. A row holds the
 median of the ratios round by round with their quartiles, the predicted ratio, and the bytes of each. The sizes are in
 `REDUCED`. Writes results/paper_steps.json after each workload: what is there already is not measured again, but with
---anew.
+--fresh.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _spread(ratios: Sequence[float]) -> Found:
     return {"ratio": median(ratios), "low": low, "high": high}
 
 
-def run(anew: bool = False) -> list[Found]:
+def run(fresh: bool = False) -> list[Found]:
     """Measures every workload at its reduced size."""
-    results = Results(NAME, anew)
+    results = Results(NAME, fresh)
     for name, (size, build) in REDUCED.items():
         row = results.row(workload=name, size=size)
         results.fill(row, "steps", lambda build=build: measured(build()))  # type: ignore[misc]

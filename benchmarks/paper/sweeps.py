@@ -1,9 +1,9 @@
 """How does the memory of translation ("tbd") change with layers, hidden units and the batch, without and with echo?
 
-    python -m benchmarks.paper.sweeps [--anew]
+    python -m benchmarks.paper.sweeps [--fresh]
 
 Claims 5 and 7 of the evaluation. Hidden units are those of embeddings and attention, too. Writes
-results/paper_sweeps.json after each row: what is there already is not planned again, but with --anew.
+results/paper_sweeps.json after each row: what is there already is not planned again, but with --fresh.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def model(sweep: str, value: int) -> Model:
     return nmt.model(f"nmt_tbd, {sweep} {value}", replace(nmt.SETTINGS["tbd"], **dict.fromkeys(fields, value)))
 
 
-def run(anew: bool = False) -> list[Found]:
+def run(fresh: bool = False) -> list[Found]:
     """Plans each value of each sweep in each way."""
-    results = Results(NAME, anew)
+    results = Results(NAME, fresh)
     rows = [results.row(sweep=sweep, value=value) for sweep, values in SWEEPS.items() for value in values]
     results.fill_side_by_side([row for row in rows if not row.keys() >= {*WAYS}], _filled)
     return rows

@@ -181,18 +181,18 @@ def _mb(size: float) -> str:
     return f"{size / _MB:.0f}"
 
 
-_FOOTPRINT = "python -m benchmarks.paper.footprint --anew"
-# As `benchmarks.tables.TABLES`: the function, the file in benchmarks/results/, the command that makes it anew.
+_FOOTPRINT = "python -m benchmarks.paper.footprint --fresh"
+# As `benchmarks.tables.TABLES`: the function, the file in benchmarks/results/, the command that makes it again.
 TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
     "paper_claims": (claims_table, "paper_footprint", _FOOTPRINT),
     "paper_bars": (bars_table, "paper_footprint", _FOOTPRINT),
     "paper_mirror": (mirror_table, "paper_footprint", _FOOTPRINT),
     "paper_footprint": (footprint_table, "paper_footprint", _FOOTPRINT),
     "paper_budgets": (budget_table, "paper_footprint", _FOOTPRINT),
-    "paper_sweeps": (sweeps_table, "paper_sweeps", "python -m benchmarks.paper.sweeps --anew"),
-    "paper_largest": (largest_table, "paper_largest", "python -m benchmarks.paper.largest --anew"),
-    "paper_breakdown": (breakdown_table, "paper_breakdown", "python -m benchmarks.paper.breakdown --anew"),
-    "paper_steps": (steps_table, "paper_steps", "python -m benchmarks.paper.steps --anew"),
-    "paper_perplexity": (perplexity_table, "paper_perplexity", "python -m benchmarks.paper.perplexity --anew"),
-    "paper_cell": (cell_table, "paper_cell", "python -m benchmarks.paper.breakdown --anew"),
+    "paper_sweeps": (sweeps_table, "paper_sweeps", "python -m benchmarks.paper.sweeps --fresh"),
+    "paper_largest": (largest_table, "paper_largest", "python -m benchmarks.paper.largest --fresh"),
+    "paper_breakdown": (breakdown_table, "paper_breakdown", "python -m benchmarks.paper.breakdown --fresh"),
+    "paper_steps": (steps_table, "paper_steps", "python -m benchmarks.paper.steps --fresh"),
+    "paper_perplexity": (perplexity_table, "paper_perplexity", "python -m benchmarks.paper.perplexity --fresh"),
+    "paper_cell": (cell_table, "paper_cell", "python -m benchmarks.paper.breakdown --fresh"),
 }

@@ -120,23 +120,23 @@ def test_a_quick_run_that_has_nothing_to_compare_with_fails(
     assert "WORSE: 1 of 2 figures are not committed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("anew", [True, False])
-def test_a_full_run_compares_with_what_git_has(anew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_full_run_compares_with_what_git_has(fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: [ROW] for name in program.ALL}
     worse = changed(default={"planned": 400, "total": 600})
 
-    def run(name: str, is_anew: bool) -> list[dict[str, Any]]:
-        assert is_anew == anew
+    def run(name: str, is_fresh: bool) -> list[dict[str, Any]]:
+        assert is_fresh == fresh
         kept[name] = [worse]
         return kept[name]
 
-    monkeypatch.setattr(program, "ALL", {name: lambda anew, name=name: run(name, anew) for name in kept})
+    monkeypatch.setattr(program, "ALL", {name: lambda fresh, name=name: run(name, fresh) for name in kept})
     monkeypatch.setattr(program, "load", lambda name: {"rows": kept[name]})
     monkeypatch.setattr(program, "committed", lambda _: {"rows": [ROW]})
     drawn: list[str] = []
-    monkeypatch.setattr(program, "timed", lambda script, anew: drawn.append(script))
+    monkeypatch.setattr(program, "timed", lambda script, fresh: drawn.append(script))
     monkeypatch.setattr(program.pictures, "draw", lambda: drawn.append("picture"))
     monkeypatch.setattr(program.tables, "main", lambda: drawn.append("tables"))
-    found = program.everything(anew)
+    found = program.everything(fresh)
     assert len([line for line in found if "some, default" in line]) == 2 * len(kept)
     assert drawn == ["steps", "perplexity", "picture", "tables"]

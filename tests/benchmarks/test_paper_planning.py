@@ -74,19 +74,19 @@ def test_rows_that_a_run_was_not_asked_for_are_kept(folder: Path) -> None:
     assert [row["workload"] for row in read(folder)] == ["b", "a"]
 
 
-def test_anew_measures_again(folder: Path) -> None:
+def test_fresh_measures_again(folder: Path) -> None:
     first = Results("some")
     first.fill(first.row(workload="a"), "stock", lambda: FOUND)
-    again = Results("some", anew=True)
+    again = Results("some", fresh=True)
     again.fill(again.row(workload="a"), "stock", lambda: {"planned": 3, "total": 3})
     assert read(folder) == [{"workload": "a", "stock": {"planned": 3, "total": 3}}]
 
 
-def test_anew_keeps_the_rows_that_nobody_asked_for(folder: Path) -> None:
+def test_fresh_keeps_the_rows_that_nobody_asked_for(folder: Path) -> None:
     first = Results("some")
     for name in "abc":
         first.fill(first.row(workload=name), "stock", lambda: FOUND)
-    again = Results("some", anew=True)
+    again = Results("some", fresh=True)
     again.row(False, workload="a")
     again.fill(again.row(workload="b"), "stock", lambda: {"planned": 3, "total": 3})
     assert {row["workload"]: row["stock"]["planned"] for row in read(folder)} == {"a": 1, "b": 3, "c": 1}
