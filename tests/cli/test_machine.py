@@ -108,7 +108,7 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
     fact = by_name(machine.cache())["writable"]
     assert (fact.value, fact.state) == (False, OFF)
-    assert "each process measures and plans anew" in fact.remark
+    assert "each process measures and plans again" in fact.remark
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")

@@ -217,7 +217,7 @@ def test_a_hook_that_does_not_fit() -> None:
 
 
 FINE_ONE = Fact("Python", "version", "3.11.7")
-OFF_ONE = Fact("cache", "writable", False, "read-only file system: each process measures and plans anew", OFF)
+OFF_ONE = Fact("cache", "writable", False, "read-only file system: each process measures and plans again", OFF)
 STOPS_ONE = Fact("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0", STOPS)
 
 
