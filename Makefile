@@ -64,7 +64,7 @@ SIDE_BY_SIDE := -n 2 --dist loadfile
 # Which part of the slow tests `make test-slow` runs, as 0/4.
 PART ?=
 
-# What `make coverage` runs in the place of the quick tests.
+# Tests that `make coverage` runs instead of the quick ones.
 TESTS ?=
 
 # What builds releases: the oldest Linux that they are for, and the environment of the tools.

@@ -33,7 +33,7 @@ def lm(batch: int = 32, steps: int = 35, hidden: int = 256, layers: int = 2) -> 
 
 
 def transformer(batch: int = 32, steps: int = 30, size: int = 256, heads: int = 8, layers: int = 3) -> Model:
-    """Self-attention and feed-forward blocks, each with Dropout and layer norm behind it: as ``lm``."""
+    """Self-attention and feed-forward blocks, each with Dropout and layer norm after it: as ``lm``."""
     words = mx.sym.Embedding(mx.sym.var("data"), input_dim=_VOCABULARY, output_dim=size, name="embed")
     x = _dropped(words, "embed")
     for k in range(layers):

@@ -8,7 +8,7 @@ each other, bit for bit; a training step of an LSTM layer against cuDNN and the 
 made of (barrier, product, cell); compute-sanitizer, where it is there; GNMT's attention scores, losses over large
 vocabularies, attention, kernels that memory bounds, DeepBench's LSTM and GRU layers, FlashRNN's sweep over head sizes,
 against cuDNN (with and without TF32), torch eager, SDPA and, last, torch.compile. Each step has a share of the seconds
-that are left and lists what did not fit. gpu_check.json in results/ is written anew after each step; the picture
+that are left and lists what did not fit. gpu_check.json in results/ is written again after each step; the picture
 gpu_check.png, at the end.
 """
 

@@ -113,7 +113,7 @@ class Device:
             raise KernelError(str(error)) from error
 
     def peak_bytes(self, function: Function) -> int:
-        """The most bytes that torch holds at once in a call, beside those that it held before."""
+        """The most bytes that torch holds at once in a call, without those that it held before."""
         self.wait()
         before = self.torch.cuda.memory_allocated(self.where)
         self.torch.cuda.reset_peak_memory_stats(self.where)

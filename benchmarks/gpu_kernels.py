@@ -52,7 +52,7 @@ class Kernel:
 
     @property
     def variables_read_in_backward(self) -> tuple[int, ...]:
-        """What the gradient reads beside gradients: positions among the inputs, then outputs."""
+        """The arrays that the gradient reads, without gradients: positions among the inputs, then outputs."""
         names = [one.name for one in (*self.inputs, *self.outputs)]
         return tuple(number for number, name in enumerate(names) if name in self.reads)
 

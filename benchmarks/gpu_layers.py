@@ -85,7 +85,7 @@ def deepbench_lstm_rows(device: Any, sizes: Sizes, clock: Clock) -> Iterator[Row
 
 
 def _lstm_against_cudnn(device: Any, size: Recurrent, dtype: str) -> Row:
-    """As many layers as there are heads, one behind the other."""
+    """As many layers as there are heads, one after the other."""
     arrays = layer_arrays(device, size.hidden, size.batch, size.steps, dtype)
     step = layer_step(device, *arrays)
     row = {"ours_ms": device.seconds(_times(size.heads, step), limit=_LIMIT) * 1e3}

@@ -15,7 +15,7 @@ KERNELS = Path(__file__).resolve().parents[1] / "echo" / "kernels"
 
 
 def build_library(folder: Path, *flags: str) -> Path:
-    """Compiles the CUDA part of ``libecho_kernels.so`` into a folder; ``flags`` come behind the usual ones.
+    """Compiles the CUDA part of ``libecho_kernels.so`` into a folder; ``flags`` come after the usual ones.
 
     Raises:
         RuntimeError: with what g++ wrote.

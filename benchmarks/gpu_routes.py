@@ -1,4 +1,4 @@
-"""Both routes of an LSTM layer, many steps behind a grid barrier and one kernel a step, have to give the same bits.
+"""Both routes of an LSTM layer, many steps after a grid barrier and one kernel a step, have to give the same bits.
 
 They add in the same order, so whatever differs was read before it was written: no other check is as good at races.
 """

@@ -107,7 +107,7 @@ def loss_arrays(device: Any, size: Loss, dtype: str) -> list[Any]:
 
 
 def _ours(device: Any, make: Callable[[], Function]) -> Row:
-    """Microseconds of a step of echo's, and the most MB that it holds beside its inputs."""
+    """Microseconds of a step of echo's, and the most MB that it holds without its inputs."""
     used = device.peak_bytes(lambda: make()())
     return {"ours_step_us": scaled(timed(device, make), 1e6), "ours_mb": used / 2**20}
 

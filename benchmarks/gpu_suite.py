@@ -160,9 +160,9 @@ def run(
     steps: Sequence[Step] = STEPS,
     now: Callable[[], float] = time.monotonic,
 ) -> Path:
-    """All steps, within these seconds; returns the path of the JSON, which is written anew after each step.
+    """All steps, within these seconds; returns the path of the JSON, which is written again after each step.
 
-    A step gets its share of what is left, so that what one does not need, those behind it do.
+    A step gets its share of what is left, so that later steps get what one does not need.
     """
     ends, rows = now() + seconds, list[Row]()
     with using_library(bench.fused):

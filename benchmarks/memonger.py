@@ -3,9 +3,9 @@
     python -m benchmarks.memonger [MODEL ...]
 
 memonger needs hints at the outputs of layers and recomputes everything else, matrix products and convolutions too. Its
-rule is written anew here from its description: nodes are mirrored; one with a hint is stashed as soon as the maps since
+rule is written here from its description: nodes are mirrored; one with a hint is stashed as soon as the maps since
 the last stashed one take more than a threshold, and nine thresholds are tried. Planned MB are MXNet's own in both
-cases, and so are the operators: echo fuses none here. Beside the seconds that all of planning takes stand those of the
+cases, and so are the operators: echo fuses none here. Next to the seconds that all of planning takes stand those of the
 processor that are echo's own, from MXNet's training graph to the finished plan, operators not measured (as in
 benchmarks.planning_time). Writes results/memonger.json.
 """
@@ -213,7 +213,7 @@ def own_stages() -> Iterator[list[float]]:
 
 
 def measure(name: str, what: str) -> Any:
-    """One figure, in a process of its own: the largest graphs leave gigabytes of names and nodes behind."""
+    """One figure, in a process of its own: the largest graphs do not free gigabytes of names and nodes."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ECHO_CACHE_DIR"] = folder  # no plan of an earlier run
         model = MODELS[name]()

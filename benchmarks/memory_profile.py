@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory_profile [MODEL ...]
 
-Each model is profiled without a bound on time, beside MXNet's own recomputation, and run. Writes
+Each model is profiled without a bound on time, next to MXNet's own recomputation, and run. Writes
 results/memory_profile.json, and pictures of the translation model, results/nmt_memory.svg and results/nmt_steps.svg.
 """
 

@@ -32,7 +32,7 @@ class Model:
     `shapes` holds inputs only (token ids, images, labels): all other arguments are trained parameters.
     `limits` gives the exclusive upper bound of each input that holds integers; other inputs are real.
     `stock_mb` is what MXNet 1.9.1 plans for it without help, in MB as `planned_mb` counts them, or None
-    where nobody has written the figure down.
+    if the figure is not written down.
     """
 
     name: str
@@ -269,7 +269,7 @@ SMALL: dict[str, Callable[[], Model]] = {
 
 
 def main() -> None:
-    """Print what stock MXNet plans for each model, beside the figure written down above."""
+    """Print what stock MXNet plans for each model, next to the figure written down above."""
     for name, build in MODELS.items():
         model = build()
         print(f"{name:14} {planned_mb(model):5} MB planned, {model.stock_mb} expected")

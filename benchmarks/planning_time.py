@@ -4,7 +4,7 @@
 
 Planning is all from a training graph as data to the finished plan, operators not measured; what MXNet itself takes to
 make that graph is apart. ``cached`` is what a bind pays for a plan on disk. All of it runs in one thread, so seconds of
-the processor are those of a quiet machine; the plot and the bars are of these, seconds by the clock stand beside them.
+the processor are those of a quiet machine; the plot and the bars are of these, seconds by the clock stand next to them.
 Unrolled LSTMs of 1,000 to 100,000 forward nodes, each in a process of its own. Writes results/planning_time.json and
 results/planning_time.png.
 """
@@ -71,7 +71,7 @@ class _Frontend:
 
 @dataclass(frozen=True)
 class _Accept:
-    """In the place of `echo.passes.rewrite.Confirm`, which asks MXNet."""
+    """Replaces `echo.passes.rewrite.Confirm`, which asks MXNet."""
 
     name: ClassVar[str] = "accept"
     needs: ClassVar[tuple[type, ...]] = (Selection,)

@@ -3,7 +3,7 @@
     python -m benchmarks.recorder
 
 A network whose step takes about 100 ms trains in one process, with a recorder and without one in turn, at rows of 10
-steps and of one. A figure is the median of the ratios of neighbouring rounds, less one; beside it stands the time of a
+steps and of one. A figure is the median of the ratios of neighbouring rounds, less one; next to it stands the time of a
 reading of all meters. Then each command shows its help, in a process of its own. Writes results/recorder.json.
 """
 

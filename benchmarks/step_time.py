@@ -46,7 +46,7 @@ def step(executor: mx.executor.Executor, heads: Sequence[mx.nd.NDArray] | None =
 
 def in_turn(executors: Mapping[str, mx.executor.Executor], rounds: int,
             heads: Sequence[mx.nd.NDArray] | None = None) -> dict[str, list[float]]:  # fmt: skip
-    """Seconds of each executor's steps, which take turns, behind one of each that is not counted."""
+    """Seconds of each executor's steps, which take turns, after one of each that is not counted."""
     times: dict[str, list[float]] = {name: [] for name in executors}
     for executor in executors.values():
         step(executor, heads)
@@ -71,7 +71,7 @@ def measure(model: Model, rounds: int) -> dict[str, Any]:
         plan = symbol.plans[-1]
         twin = next((other for other, known in plans.items() if _binds_the_same(known, plan)), None)
         plans[name] = plan
-        # a bind behind that of another length of the same model does not look at the user's own time
+        # a bind after that of another length of the same model does not look at the user's own time
         predicted[name] = echo.plan(model.symbol, max_overhead=bound, **model.shapes)
         if twin is None:
             executors[name] = executor

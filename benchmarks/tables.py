@@ -288,7 +288,7 @@ def source(result: dict[str, Any], command: str) -> str:
 
 
 def with_tables(text: str) -> str:
-    """The text with everything between each pair ``<!-- table:NAME -->`` and ``<!-- /table:NAME -->`` written anew.
+    """The text with everything between each pair ``<!-- table:NAME -->`` and ``<!-- /table:NAME -->`` written again.
 
     Raises:
         ValueError: there is no table of that name.

@@ -3,7 +3,7 @@
     python examples/data_parallel.py --launch 2            # a scheduler, a server and two workers on this machine
     ECHO=1 python examples/data_parallel.py --launch 2     # the same weights, in less memory
 
-Each worker learns from its share of `pydoc_data.topics`, the text behind `help("for")`, to foretell the next character;
+Each worker learns from its share of `pydoc_data.topics`, the text of `help("for")`, to foretell the next character;
 the server adds up their gradients. On a cluster, start this file without `--launch` once for each role, as MXNet's
 `tools/launch.py` does: `DMLC_ROLE` is scheduler, server or worker, and `DMLC_PS_ROOT_URI`, `DMLC_PS_ROOT_PORT`,
 `DMLC_NUM_SERVER` and `DMLC_NUM_WORKER` are the same everywhere.

@@ -249,7 +249,7 @@ def _run_worker(name: str, result: Path, arguments: argparse.Namespace, say: Cal
     command = [sys.executable, __file__, "--worker", name, "--result", str(result)]
     for option in ("steps", "batch", "length", "hidden"):
         command += [f"--{option}", str(getattr(arguments, option))]
-    # Its messages go to a file: a pipe that nobody reads would block a talkative worker.
+    # Its messages go to a file: a pipe without a reader would block a talkative worker.
     with result.with_suffix(".log").open("w+") as log:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
             for line in process.stdout or ():

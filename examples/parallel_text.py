@@ -64,7 +64,7 @@ def sentence_pairs(packages: Iterable[str] = PACKAGES, language: str = "de") -> 
 
 
 def find_catalogues(packages: Iterable[str], language: str = "de") -> list[Path]:
-    """The catalogues of the installed packages: .po files, and .mo where a wheel ships no .po beside it."""
+    """The catalogues of the installed packages: .po files, and .mo if a wheel ships no .po next to it."""
     found: dict[Path, Path] = {}
     for package in packages:
         spec = importlib.util.find_spec(package)

@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=3.0)
     there = [name for name in KINDS if find_spec(f"fuzz.{name}")]
     parser.add_argument("--kinds", nargs="+", choices=there, default=there)
-    parser.add_argument("--seed", type=int, help="the first seed; by default one that nobody tried")
+    parser.add_argument("--seed", type=int, help="the first seed; by default one that was never tried")
     parser.add_argument("--found", type=Path, default=Path("fuzz-found"), help="where scripts of faults go")
     parser.add_argument("--json", type=Path, help="where the result goes")
     given = parser.parse_args()
@@ -203,8 +203,8 @@ def main() -> int:
     undefined, unrepeated = (
         sum(found.get(kind, 0) for found in outcomes.values()) for kind in ("undefined", "unrepeated")
     )
-    beside = f"{undefined} that MXNet itself leaves undefined, {unrepeated} deaths that a case alone does not repeat"
-    print(f"{driver.line()} ({beside}, seeds from {first})")
+    others = f"{undefined} that MXNet itself leaves undefined, {unrepeated} deaths that a case alone does not repeat"
+    print(f"{driver.line()} ({others}, seeds from {first})")
     if given.json:
         found = {kind: tally.faults for kind, tally in driver.tallies.items()}
         result = {"first_seed": first, "seconds": time.monotonic() - driver.start, "outcomes": outcomes, "found": found}

@@ -1,4 +1,4 @@
-"""How a Gluon block is trained. Scripts of found faults hold this file as it is, behind `fuzz.training`."""
+"""How a Gluon block is trained. Scripts of found faults hold this file as it is, after `fuzz.training`."""
 
 from contextlib import nullcontext
 from zlib import crc32
@@ -61,7 +61,7 @@ def train(make, shapes, how, options=None, poison=False):
 
 
 def step(net, shapes, how, number, kind):
-    """One step of a kind; its outputs, gradients and auxiliary states, and a random number drawn behind it."""
+    """One step of a kind; its outputs, gradients and auxiliary states, and a random number drawn after it."""
     mx.random.seed(number)
     size = 2 if kind == "larger" else 1
     data = inputs_of(shapes, how, number, size)

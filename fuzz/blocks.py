@@ -34,7 +34,7 @@ _STATIC_KINDS = ("train", "train", "train", "predict", "retain", "grad", "larger
 # What has no gradient outside of training: there oneDNN's max pooling writes no workspace, which MXNet's gradient of it
 # reads, and its layers of cells are made for inference: MXNet's gradient is an error, or what memory held before.
 _TRAINED = ("MaxPool", "'max'", "rnn.LSTM(", "rnn.GRU(", "rnn.RNN(")
-_FAR = 1 << 40  # to the seed that is drawn in the place of one
+_FAR = 1 << 40  # to the seed that is drawn instead of one
 _FLAGS = ({}, {}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}, {"inline_limit": 0})
 program_of = Program.from_json
 

@@ -1,6 +1,6 @@
 """One batch of cases in a process of its own: ``python -m fuzz.child KIND SEED COUNT``, or ``KIND PROGRAM.json``.
 
-``KIND SEED stock`` runs a case without echo; ``KIND PROGRAM.json stock`` does so, and leaves beside the program, as a
+``KIND SEED stock`` runs a case without echo; ``KIND PROGRAM.json stock`` does so, and leaves next to the program, as a
 pickle, what came out (`fuzz.elsewhere`).
 
 What happens is told on standard output, a JSON value a line: a seed before it is tried, so that whoever waits knows
@@ -54,7 +54,7 @@ def main(kind: str, what: str, count: str = "") -> None:
         tell(found)
         if found["kind"] == "refused":
             # what an operator handed to oneDNN before it failed stays in its thread: the next operator there runs it,
-            # on memory that is free by now, or fails as well, and so do all behind it
+            # on memory that is free by now, or fails as well, and so do all after it
             tell({"next": seed + 1})
             return
 

@@ -1,4 +1,4 @@
-"""Which chunks of memory are dead behind which node, by MXNet's memory plan; `fuzz.poison` overwrites them."""
+"""The chunks of memory that are dead after each node, by MXNet's memory plan; `fuzz.poison` overwrites them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TALLY = Tally()  # of the process
 
 
 class Plan:
-    """A memory plan: where each output of each node lies, and which chunks are dead behind which node."""
+    """A memory plan: where each output of each node lies, and which chunks are dead after which node."""
 
     def __init__(self, value: dict[str, Any], adds_in_place: bool, listed: bool) -> None:
         self.first: int = value["first"]
@@ -94,7 +94,7 @@ class Pass:
         self.position = (-1, 0)
         self.arrays: dict[int, tuple[int, int]] = {}  # by chunk: a handle of an array in it, and a byte
 
-    def begins_anew(self, label: str) -> bool | None:
+    def begins_again(self, label: str) -> bool | None:
         """Whether the node of this output comes before the latest; None where the plan does not have it."""
         places = self.plan.labels.get(label)
         if places is None:
@@ -102,7 +102,7 @@ class Pass:
         return places[-1] <= self.position
 
     def see(self, label: str, array: int) -> None:
-        """Takes an output that was just handed to the engine, and overwrites what nobody reads any more."""
+        """Takes an output that was just handed to the engine, and overwrites chunks that nothing reads any more."""
         plan, places = self.plan, self.plan.labels[label]
         index = bisect_left(places, (self.position[0], self.position[1] + 1))
         place = number, output = places[index % len(places)]
@@ -126,7 +126,7 @@ class Pass:
             TALLY.filled += 1
 
     def overwrite_all(self) -> None:
-        """Overwrites every chunk: between two steps nobody reads any."""
+        """Overwrites every chunk: between two steps nothing reads any."""
         for chunk in list(self.arrays):
             self.overwrite(chunk)
 

@@ -42,9 +42,9 @@ def draw(seed: int) -> Program:
 def calm(program: Program) -> Program:
     """The program without poison, if MXNet's own results may hang on when the engine comes to its work.
 
-    Control flow looks at the layouts of its arrays when it is handed out, which beside convolutions are those of arrays
-    that lay there before. With the writes of poison in between, stock MXNet computes other gradients in one run of
-    500, and in one of 8 behind the work of planning, though no plan came of it; without them, none of 900 did.
+    Control flow looks at the layouts of its arrays when it is handed out. Next to convolutions these are the layouts of
+    arrays that lay there before. With the writes of poison in between, stock MXNet computes other gradients in one run
+    of 500, and in one of 8 after the work of planning, though no plan came of it; without them, none of 900 did.
     """
     code = [program.lines[number].code for number in program.needed()]
     raced = any(word in line for line in code for word in _CONTROL_FLOW) and any("Conv" in line for line in code)

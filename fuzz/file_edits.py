@@ -74,7 +74,7 @@ def _add_mark(rng: random.Random, value: Any, graph: Graph) -> str:
     return f"{attrs} at {graph.nodes[number].name} ({graph.nodes[number].op})"
 
 
-def _choose_anew(rng: random.Random, value: Any, graph: Graph) -> str:
+def _choose_again(rng: random.Random, value: Any, graph: Graph) -> str:
     """Another choice, as another policy might make it: most of these are plans."""
     share, splits, beyond = rng.random(), rng.random() < 0.5, rng.random() < 0.2
     value["applied"], range_ = "hook", _range_of(value)
@@ -213,7 +213,7 @@ def damage(rng: random.Random, data: bytes) -> tuple[bytes, str]:
 
 
 def replace_by_something_else(rng: random.Random, path: Path) -> str:
-    """What is no file of this user's in the place of one."""
+    """Replaces a file by something that is no file of this user's."""
     how = rng.choice(("fifo", "folder", "link", "device", "mode", "owner", "lock"))
     if how == "mode":
         path.chmod(rng.choice((0o666, 0o620, 0o602)))
@@ -238,6 +238,6 @@ def replace_by_something_else(rng: random.Random, path: Path) -> str:
 
 
 _EDITS: tuple[tuple[Edit, ...], tuple[int, ...]] = (
-    (_subset, _add_mark, _choose_anew, _change_text, _drop_mark, _move_mark, _change_range, _gradient, _junk, _twice),
+    (_subset, _add_mark, _choose_again, _change_text, _drop_mark, _move_mark, _change_range, _gradient, _junk, _twice),
     (30, 30, 15, 15, 5, 5, 8, 8, 10, 3),
 )

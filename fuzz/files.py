@@ -1,6 +1,6 @@
-"""Damaged and edited plan and cache files: refused, made anew, or the same bits; never anything else.
+"""Damaged and edited plan and cache files: refused, made again, or the same bits; never anything else.
 
-A case takes a plan that echo made, changes it (as a value whose digest nobody checks, as bytes of a file, or as bytes
+A case takes a plan that echo made, changes it (as a value whose digest is not checked, as bytes of a file, or as bytes
 of echo's caches), trains two steps with what comes of it, and compares every bit with stock MXNet.
 """
 
@@ -105,7 +105,7 @@ def damaged_file(rng: random.Random, setup: Setup) -> str | None:
 
 
 def damaged_cache(rng: random.Random, setup: Setup) -> str | None:
-    """Files of echo's caches with other bytes: the same plan, made anew where it has to be, or the same bits."""
+    """Files of echo's caches with other bytes: the same plan, made again if it has to be, or the same bits."""
     with _folder() as folder:
         files = _filled(folder, setup)
         path = rng.choice(files)
@@ -115,7 +115,7 @@ def damaged_cache(rng: random.Random, setup: Setup) -> str | None:
 
 
 def odd_cache(rng: random.Random, setup: Setup) -> str | None:
-    """Something else in the place of a file of echo's caches, or a file that others can write to."""
+    """Replaces a file of echo's caches by something else, or by a file that others can write to."""
     with _folder() as folder:
         path = rng.choice(_filled(folder, setup))
         what = file_edits.replace_by_something_else(rng, path)

@@ -152,7 +152,7 @@ HEADS = (
     "mx.sym.SoftmaxOutput(mx.sym.FullyConnected({0}, num_hidden=5), mx.sym.var('below5_<n>'), grad_scale=0.5, "
     "use_ignore=True, ignore_label=0, normalization='valid')",
 )  # fmt: skip
-# Layers of Gluon blocks, by the dimensions of what they read: the constructor, and behind the @ how they are called.
+# Layers of Gluon blocks, by the dimensions of what they read: the constructor, and after the @ how they are called.
 LAYERS = {
     2: (
         "nn.Dense(<k>)@({0})", "nn.Dense(<d1>, activation='relu')@({0})", "nn.Dense(<k>, use_bias=False)@({0})",

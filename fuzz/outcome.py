@@ -1,4 +1,4 @@
-"""What may come of a case beside "the same" and a difference."""
+"""The outcomes of a case other than "the same" and a difference."""
 
 
 class Refused(Exception):

@@ -1,6 +1,6 @@
-"""A test mode: memory is overwritten the moment the memory plan says that nobody reads it any more.
+"""A test mode: memory is overwritten the moment the memory plan has no more reader for it.
 
-Whatever reads an array behind its last reader, by an address that it kept or through a mark that does not fit its
+Whatever reads an array after its last reader, by an address that it kept or through a mark that does not fit its
 graph, then computes NaN instead of something that looks right. It applies to everything that MXNet runs while it is
 on, with a plan of echo's or without, to the chunks of executors and of CachedOps; memory of the user's, sparse arrays
 and what operators keep inside themselves are left alone.
@@ -92,7 +92,7 @@ class _CachedOp:
             return
         label = name.decode("utf-8", "surrogateescape")
         token = _TOKEN.value or _Token(backward=False)
-        if token is not self._token or self._current is None or self._current.begins_anew(label) is not False:
+        if token is not self._token or self._current is None or self._current.begins_again(label) is not False:
             self._token, self._current = token, self._entered(label, token, array)
         if self._current is None:
             lost(array, label)
@@ -151,7 +151,7 @@ def _device(array: int) -> int:
     return number.value
 
 
-# In the place of MXNet's functions ---------------------------------------------------------------------------------
+# Replacements of MXNet's functions ---------------------------------------------------------------------------------
 
 
 def _bind(original: Callable[..., int], *args: Any) -> int:

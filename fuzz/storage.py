@@ -12,7 +12,7 @@ LEAST_BYTES = 2**20
 
 
 def storage_growth(own, echo, context=0):
-    """How much more is held in ``echo()`` than in ``own()``, as text; empty where it is no more. Each trains anew.
+    """How much more is held in ``echo()`` than in ``own()``, as text; empty if it is no more. Each trains by itself.
 
     Of some runs the one of echo's that held the least, and the one without that held the most.
     """

@@ -33,7 +33,7 @@ raise SystemExit(1 if wrong or grown else 0)
 
 
 def code_of(module: Any) -> str:
-    """The code of a module behind its docstring."""
+    """The code of a module after its docstring."""
     with open(module.__file__, encoding="utf-8") as file:
         return file.read().partition('"""\n')[2].strip()
 

@@ -85,7 +85,7 @@ def bound(symbol, requests, how):
 
 
 def train(symbol, requests, how):
-    """Every output, gradient and auxiliary state of each step, and a random number drawn behind it."""
+    """Every output, gradient and auxiliary state of each step, and a random number drawn after it."""
     executor, seen = bound(symbol, requests, how), []
     for step in range(how.get("steps", 2)):
         mx.random.seed(step)
@@ -109,7 +109,7 @@ def train(symbol, requests, how):
 
 
 def trained(symbol, requests, how):
-    """As `train`; with "poison" on memory that is overwritten as soon as nobody reads it any more."""
+    """As `train`; with "poison" on memory that is overwritten as soon as nothing reads it any more."""
     with poisoned() if how.get("poison") else contextlib.nullcontext():
         return train(symbol, requests, how)
 

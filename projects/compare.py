@@ -47,7 +47,7 @@ def worst(stock: Arrays, other: Arrays, prefix: str) -> Worst:
 
 
 def _weight_of(name: str) -> str:
-    """The weight beside a bias, by the names that MXNet gives them; empty for any other array."""
+    """The weight that goes with a bias, by the names that MXNet gives them; empty for any other array."""
     return name[: -len("bias")] + "weight" if name.endswith("bias") else ""
 
 

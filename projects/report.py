@@ -9,7 +9,7 @@ from projects.run import Run
 from projects.settings import AGAIN, COLD, SETTINGS, STOCK, STOCK_AGAIN, UNFUSED, WARM
 
 MEMORY_TOLERANCE = 1.01  # of stock's
-# Beside arrays, oneDNN and OpenMP allocate for themselves: up to 0.6 MB more or less where the storage counter falls.
+# Next to arrays, oneDNN and OpenMP allocate for themselves: up to 0.6 MB more or less where the storage counter falls.
 OWN_MB = {"counter_mb": 0.0, "allocated_mb": 1.0}
 _GROWTHS = {"counter_grows": "the storage counter", "allocated_grows": "what MXNet and oneDNN allocate together"}
 _FIGURES = (

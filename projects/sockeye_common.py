@@ -22,7 +22,7 @@ TEXT = (
 
 
 def write_text(pairs: int = 600) -> None:
-    """Django's first messages as a tokenized sentence a line, beside the current folder: Sockeye notes the paths."""
+    """Django's first messages as a tokenized sentence a line, next to the current folder: Sockeye notes the paths."""
     examples = tokenized(sentence_pairs(("django",)))[:pairs]
     for name, held_out in (("train", False), ("dev", True)):
         part = [one for number, one in enumerate(examples) if (number % _HELD_OUT == 0) == held_out]

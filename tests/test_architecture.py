@@ -1,6 +1,6 @@
 """ARCHITECTURE.md is true: its picture is drawn from the imports, and the files and names that it mentions are there.
 
-``python -m tests.test_architecture`` draws the picture anew. Tests stand where the modules do that they test, and keep
+``python -m tests.test_architecture`` draws the picture again. Tests stand where the modules do that they test, and keep
 their hands off what is private in another room. State of the process is in the modules that are listed here.
 """
 
@@ -101,7 +101,7 @@ def test_a_module_has_tests_at_the_same_path(module: Path) -> None:
 
 
 def patched(test: Path) -> Iterator[str]:
-    """The private names of echo that a file puts others in the place of, as ``echo.ROOM.MODULE._NAME``."""
+    """The private names of echo that a file patches, as ``echo.ROOM.MODULE._NAME``."""
     tree = ast.parse(test.read_text(encoding="utf-8"))
     known: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -135,7 +135,7 @@ def test_files_of_tests_have_at_most_400_lines() -> None:
 
 
 def test_names_of_tests_have_a_subject_and_more_than_one_word() -> None:
-    """As far as that can be seen: no clause in the place of a key, and more than one word."""
+    """As far as that can be seen: no clause instead of a key, and more than one word."""
     vague = re.compile(r"^ *def (test_(?:what_\w+|[^\W_]+))\(", re.MULTILINE)
     assert vague.findall("def test_what_fails() -> None:\n    def test_gluon(") == ["test_what_fails", "test_gluon"]
     files = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -225,7 +225,7 @@ CACHES = {
 }
 WITH_PACKAGES = [path for path in sorted((ROOT / "echo").rglob("*.py")) if path.name != "__main__.py"]
 _CHANGING = ("add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update")
-_TABLES = (dict, list, set)  # constants as long as nobody changes them
+_TABLES = (dict, list, set)  # constants as long as nothing changes them
 _CONSTANTS = (
     str, bytes, int, float, type(None), tuple, frozenset, type, types.FunctionType, types.MappingProxyType, re.Pattern,
     logging.Logger, TypeVar, Path, operator.attrgetter, functools._lru_cache_wrapper,

@@ -34,7 +34,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "echo": {"policy": "echo", "max_overhead": None},
 }
 # Workspaces of fused operators hang on the width of vectors, and what fits hangs on them. Lines are those of the
-# widest; one that differs elsewhere stands behind its graph's, marked with the level, as "default @avx2".
+# widest; one that differs elsewhere stands after its graph's, marked with the level, as "default @avx2".
 WIDEST, MARK = "avx512", " @"
 WHOLE = ("lstm", "gru", "lstm, two layers, both ways", "lstm, dot attention", "transformer")
 
@@ -61,7 +61,7 @@ def lines_of(name: str, symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, .
         try:
             text = line_of(echo.plan(symbol, **{**bind, **options}, **shapes))
         except echo.BudgetError as error:
-            text = str(error).partition(". Held")[0]  # behind it are names, which depend on other tests
+            text = str(error).partition(". Held")[0]  # after it are names, which depend on other tests
         lines.append(f"  {title}: {text}")
     return lines
 
@@ -85,12 +85,12 @@ def graphs() -> dict[str, Callable[[], list[str]]]:
     made = {name: partial(of_example, name, build) for name, build in examples.items()}
     made.update({f"case: {name}": partial(of_case, name, f"case: {name}") for name in ALL_CASES})
 
-    def behind(first: str, name: str, title: str) -> list[str]:
+    def after(first: str, name: str, title: str) -> list[str]:
         made[first]()
         return of_case(name, title)
 
     title = "case: nmt_large, its search started from the plans of nmt"
-    return {**made, title: partial(behind, "case: nmt", "nmt_large", title)}
+    return {**made, title: partial(after, "case: nmt", "nmt_large", title)}
 
 
 def sections() -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ _BUDGETS = ("budget_", "at_memonger")
 
 
 def net(row: Row, name: str) -> int:
-    """The bytes of one way beside weights, gradients and inputs, which are the same in all."""
+    """The bytes of one way without weights, gradients and inputs, which are the same in all."""
     given = row["stock"]["total"] - row["stock"]["planned"]
     return int(row[name]["total"] - given)
 

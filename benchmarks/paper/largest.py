@@ -3,7 +3,7 @@
     python -m benchmarks.paper.largest [--fresh]
 
 What has to fit is all that the executor holds: planned memory, workspaces of fused operators, weights, gradients and
-inputs; a GPU holds MXNet's context beside it, in every case. Writes results/paper_largest.json after each row: what
+inputs; a GPU also holds MXNet's context, in every case. Writes results/paper_largest.json after each row: what
 is there already is not searched again, but with --fresh.
 """
 

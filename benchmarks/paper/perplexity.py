@@ -59,7 +59,7 @@ def model(batch: int) -> Model:
 
 
 def windows(ids: Words, batch: int) -> Iterator[tuple[Words, Words]]:
-    """Once through the text in ``batch`` streams: (batch, steps) words and the words behind them."""
+    """Once through the text in ``batch`` streams: (batch, steps) words and the words after them."""
     rows = ids[: (len(ids) - 1) // batch * batch].reshape(batch, -1)
     after = ids[1 : rows.size + 1].reshape(batch, -1)
     for at in range(0, rows.shape[1] - STEPS + 1, STEPS):

@@ -2,7 +2,7 @@
 
     python -m benchmarks.paper.pictures
 
-The points of the authors stand beside ours.
+The points of the authors stand next to ours.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ Found = dict[str, Any]
 AT_A_TIME = 2
 _OUT_OF_REACH = 1024  # bytes, so that a plan says the least that can be reached
 
-#: What is planned beside stock MXNet, by name. "bits" is the acceptance of the evaluation without fused operators;
-#: "echo" is the published rule; the plans without a bound on time hang least on how fast operators were measured.
+#: The plans that are compared with stock MXNet, by name. "bits" is the acceptance of the evaluation without fused
+#: operators; "echo" is the published rule; plans without a bound on time depend least on the measured operators.
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "unfused": {"fuse": False},

@@ -1,4 +1,4 @@
-"""What the authors report, to stand beside what is measured here: figures of whole GPUs, as nvidia-smi shows them.
+"""The authors' figures, to compare with those that are measured here: figures of whole GPUs, as nvidia-smi shows them.
 
 Echo is Zheng et al. (ISCA 2020), EcoRNN their earlier report (2018), both on Titan Xp, Titan V and RTX 2080 Ti. Such
 totals also hold MXNet's context, its pools and cuDNN's workspaces, 0.5 to 0.7 GB, which no planner knows of.

@@ -1,6 +1,6 @@
 """DeepSpeech2 (Amodei et al., 2016): two convolutions, five recurrent layers of 1760 units both ways, CTC.
 
-The two directions of a layer are summed, as published. Batch norm stands behind the convolutions only. The papers name
+The two directions of a layer are summed, as published. Batch norm stands after the convolutions only. The papers name
 frames from 200 to 1600 and no batch: here are 400 frames (four seconds), of which the first convolution makes 200
 steps, and 32 utterances of up to 60 characters.
 """

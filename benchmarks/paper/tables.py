@@ -132,7 +132,7 @@ def largest_table(result: dict[str, Any]) -> str:
 
 
 def breakdown_table(result: dict[str, Any]) -> str:
-    """What holds the memory of "tbd", beside what the authors' profiler said."""
+    """The parts of the memory of "tbd", next to those of the authors' profiler."""
     graphs = {row["graph"]: row["parts"] for row in result["rows"]}
     lines = []
     for part in graphs["stock"]:

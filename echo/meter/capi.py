@@ -283,7 +283,7 @@ class Microbenchmark(NamedTuple):
     def graph(self, copies: int, beside: bool = False) -> dict[str, Any]:
         """So many copies of the node as NNVM's JSON value; hot ones read the same inputs.
 
-        With ``beside``, all that stands alongside the copies, without them.
+        With ``beside``, only the nodes that a run needs apart from the copies.
         """
         nodes: list[dict[str, Any]] = [{"op": _VARIABLE, "name": name, "inputs": []} for name in self.variables(copies)]
         number = {node["name"]: i for i, node in enumerate(nodes)}

@@ -14,7 +14,7 @@ from echo.kernels import library
 
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
-    monkeypatch.setenv("ECHO_DEBUG", "level=portable")  # and back again behind the test
+    monkeypatch.setenv("ECHO_DEBUG", "level=portable")  # and back again after the test
     made = Path(shutil.copy(library.kernels_library()._name, tmp_path))
     return Build("the one at hand", made, "portable")
 

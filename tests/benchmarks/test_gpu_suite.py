@@ -122,7 +122,7 @@ class Machine:
 
 
 def test_steps_share_the_seconds_and_say_what_they_left_out(tmp_path: Path) -> None:
-    """What a step does not need, those behind it get."""
+    """Later steps get the time that a step does not need."""
     machine = Machine()
     steps = [machine.step("one", 1, 2), machine.step("two", 1, 100), machine.step("three", 2, 100)]
     made = gpu_suite.run(bench(machine), 40, tmp_path, steps, machine.now)

@@ -82,7 +82,7 @@ def test_fresh_measures_again(folder: Path) -> None:
     assert read(folder) == [{"workload": "a", "stock": {"planned": 3, "total": 3}}]
 
 
-def test_fresh_keeps_the_rows_that_nobody_asked_for(folder: Path) -> None:
+def test_fresh_keeps_the_rows_that_were_not_asked_for(folder: Path) -> None:
     first = Results("some")
     for name in "abc":
         first.fill(first.row(workload=name), "stock", lambda: FOUND)

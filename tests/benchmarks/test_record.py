@@ -44,7 +44,7 @@ def test_committed_results_are_those_of_git_not_of_the_last_run(
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "results")
-    record.save("some", [{"model": "behind"}])
+    record.save("some", [{"model": "later"}])
     assert record.committed("some")["rows"] == [{"model": "before"}]
     record.commit.cache_clear()
     assert not record.commit().endswith("-dirty"), "results are no code"

@@ -1,4 +1,4 @@
-"""What `mxecho doctor` says of the machine beside MXNet."""
+"""The facts of `mxecho doctor` about the machine, without MXNet."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_a_compiler_that_does_not_run(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_cache_facts_count_own_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     (tmp_path / f"costs-{'0' * 16}.json").write_bytes(bytes(3 << 20))
-    (tmp_path / "somebody elses").write_bytes(bytes(3 << 20))
+    (tmp_path / "another users").write_bytes(bytes(3 << 20))
     facts = by_name(machine.cache())
     assert facts["folder"].value == str(tmp_path) == str(cache_folder())
     assert facts["size"].value == "1 files, 3.1 MB"
     assert facts["writable"].value is True
     assert {fact.state for fact in facts.values()} == {FINE}
-    assert len(list(tmp_path.iterdir())) == 2, "nothing is left behind"
+    assert len(list(tmp_path.iterdir())) == 2, "nothing else is left"
 
 
 def test_a_cache_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +158,9 @@ def test_a_folder_for_traces(tmp_path: Path) -> None:
 
 def test_variables_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(environment: Mapping[str, str]) -> Options:
-        raise OptionError(f"plan: expected none beside {sorted(environment)}")
+        raise OptionError(f"plan: expected none next to {sorted(environment)}")
 
     assert "all of them" not in by_name(machine.variables({"ECHO_FUSE": "0", "ECHO_EXACT": "0"}))
     monkeypatch.setattr(machine, "options_from", refuse)
     fact = by_name(machine.variables({"ECHO_FUSE": "0"}))["all of them"]
-    assert (fact.state, fact.remark) == (STOPS, "plan: expected none beside ['ECHO_FUSE']")
+    assert (fact.state, fact.remark) == (STOPS, "plan: expected none next to ['ECHO_FUSE']")

@@ -63,7 +63,7 @@ def heed() -> None:
 
 
 def test_interrupted_recording_shows_its_rows(tmp_path: Path) -> None:
-    # a signal that comes just before a system call is noticed behind it, so that calls are short
+    # a signal that comes just before a system call is noticed after it, so that calls are short
     program = MODULE + "import time\nopen('ready', 'w').close()\nfor _ in range(1000):\n    time.sleep(0.1)\n"
     (tmp_path / "train.py").write_text(program)
     command = [sys.executable, "-m", "echo", "record", "--every", "4", sys.executable, "-W", "ignore", "train.py"]

@@ -1,7 +1,7 @@
 """Tests of GPU contexts on a fake CUDA device: python -m tests.fake_gpu FOLDER [pytest's arguments]
 
 Builds the device's libraries and the emulated kernels into FOLDER, for the CUDA wheel of MXNet in this Python, and runs
-the tests of this folder on them, and those of the launcher, which emulates a driver beside the wheel's. ``make
+the tests of this folder on them, and those of the launcher, which emulates a driver next to the wheel's. ``make
 test-gpu-contexts`` makes an environment with such a wheel and calls this.
 """
 

@@ -11,7 +11,7 @@ shift 3
 echo "== GPU contexts: $wheel on a fake device"
 environment "$python" "$wheel" "$numpy" || exit 0
 pip -e '.[ilp,test]' "numpy==$numpy"
-sockeye=$PWD/.venv-gpu/sockeye  # beside the wheels: what it asks for contradicts MXNet 1.9.1
+sockeye=$PWD/.venv-gpu/sockeye  # next to the wheels: its requirements contradict MXNet 1.9.1
 [ -e "$sockeye/.installed" ] || {
   pip --no-deps --target "$sockeye" --upgrade -r projects/packages/sockeye_1.txt && touch "$sockeye/.installed"
 } || echo "note: pip cannot install Sockeye"

@@ -4,7 +4,7 @@
 //   FAKE_CUDA_DEVICES=n     0 (default): every call answers "no device"
 //   FAKE_CUDA_ARCH=80       compute capability
 //   FAKE_CUDA_BYTES=n       memory of a device (default 16 GiB); cudaMalloc fails beyond it
-//   FAKE_CUDA_LAZY=1        memory is not cleared, so that pages nobody writes cost nothing
+//   FAKE_CUDA_LAZY=1        memory is not cleared, so that unwritten pages cost nothing
 //   FAKE_CUDA_WORKSPACE=n   bytes that cuDNN's convolutions ask for (default 1 MiB)
 //   FAKE_CUDA_GEMM=1        products are computed
 //   FAKE_CUDA_KERNELS=path  a library of emulated kernels (tests/kernels/cuda_emulation.py), which launches run

@@ -1,4 +1,4 @@
-// The driver: modules of PTX, whose kernels a library of emulated ones runs (FAKE_CUDA_KERNELS), or nobody.
+// The driver: modules of PTX, whose kernels a library of emulated ones runs (FAKE_CUDA_KERNELS), or none.
 #include <dlfcn.h>
 
 #include <atomic>

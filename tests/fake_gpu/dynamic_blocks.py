@@ -45,7 +45,7 @@ BLOCKS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 
 
 def seen(name: str, plans: list[echo.Plan] | None) -> int:
-    """The most bytes of the device that a step of a model takes, beside what was there.
+    """The most bytes of the device that a step of a model takes, without those of before.
 
     MXNet's usual engine frees arrays on another thread, later in some steps than in others: the least of `STEPS`.
     """

@@ -30,4 +30,4 @@ def test_the_key_names_gpu_driver_and_libraries(tmp_path: Path) -> None:
     assert here == device_key(mx.gpu(1)) == key(), "equal GPUs share their times"
     other = key(FAKE_CUDNN_VERSION="8204")
     assert other == here.replace("cuDNN 8100", "cuDNN 8204")
-    assert CostTable(other, tmp_path).path != CostTable(here, tmp_path).path, "of another version all is measured anew"
+    assert CostTable(other, tmp_path).path != CostTable(here, tmp_path).path, "of another version all is measured again"

@@ -38,7 +38,7 @@ def _step(model: Model, symbol: mx.sym.Symbol) -> tuple[int, int]:
 
 
 def _planned(model: Model) -> echo.Plan:
-    """The plan, which leaves no memory of the device behind, whether it is searched or comes from the disk."""
+    """The plan, which frees all memory of the device, whether it is searched or comes from the disk."""
     idle = device.idle(GPU)
     plan = echo.plan(model.symbol, ctx=GPU, **WISHES, **model.shapes)
     assert device.idle(GPU) <= idle + (16 << 20)

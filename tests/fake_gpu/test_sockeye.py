@@ -1,4 +1,4 @@
-"""Unmodified Sockeye 1.18 trains on a GPU context with ECHO=1; `check.sh` installs it beside MXNet's wheel."""
+"""Unmodified Sockeye 1.18 trains on a GPU context with ECHO=1; `check.sh` installs it next to MXNet's wheel."""
 
 from __future__ import annotations
 

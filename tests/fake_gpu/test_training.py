@@ -48,7 +48,7 @@ def test_module_on_gpus_trains_by_planned_executors(
 
 
 def seen_in_a_step(symbol: mx.sym.Symbol, model: Model, contexts: Sequence[mx.Context]) -> int:
-    """The most bytes of the devices that one step of a module takes, beside what was there."""
+    """The most bytes of the devices that one step of a module takes, without those of before."""
     data = batches(model, len(contexts))
     before = device.idle(*contexts)
     device.reset()
@@ -79,7 +79,7 @@ def test_a_static_block_takes_on_the_device_what_its_plan_says(flags: dict[str, 
     plans = []
 
     def seen(is_planned: bool) -> int:
-        """The most bytes of the device that two steps take, beside what was there."""
+        """The most bytes of the device that two steps take, without those of before."""
         before = device.idle(GPUS[0])
         device.reset()
         block = mx.gluon.model_zoo.vision.resnet18_v2(classes=10)

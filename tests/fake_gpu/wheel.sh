@@ -1,4 +1,4 @@
-# The environment for a CUDA wheel of MXNet, below .venv-gpu, for the scripts beside it.
+# The environment for a CUDA wheel of MXNet, below .venv-gpu, for the scripts next to it.
 # environment PYTHON WHEEL NUMPY: makes it where it is not there. Fails, and says why, where the wheel cannot be had: that
 # is no fault of ours.
 folder=

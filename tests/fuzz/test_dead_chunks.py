@@ -1,4 +1,4 @@
-"""Which memory is dead behind which node, of plans written by hand."""
+"""The memory that is dead after each node, of plans written by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuzz.dead_chunks import TALLY, Pass, Plan, lost
 
 @pytest.fixture(autouse=True)
 def tally() -> Iterator[None]:
-    """What is counted here is nobody else's."""
+    """Nothing else is counted here."""
     before = TALLY.filled, list(TALLY.faults)
     yield
     TALLY.filled, TALLY.faults[:] = before
@@ -76,13 +76,13 @@ def test_chunk_without_readers_is_overwritten() -> None:
     arrays = {name: mx.nd.ones((4,)) for name in "abc"}
     walk = Pass(plan())
     for name in "abc":
-        assert walk.begins_anew(f"{name}_output") is False
+        assert walk.begins_again(f"{name}_output") is False
         walk.see(f"{name}_output", handle(arrays[name]))
         mx.nd.waitall()
         seen = {key: bool(np.isnan(array.asnumpy()).all()) for key, array in arrays.items()}
         assert seen == {"a": name in "bc", "b": name == "c", "c": False}
-    assert walk.begins_anew("a_output")
-    assert walk.begins_anew("other_output") is None
+    assert walk.begins_again("a_output")
+    assert walk.begins_again("other_output") is None
     walk.overwrite_all()
     mx.nd.waitall()
     assert np.isnan(arrays["c"].asnumpy()).all()

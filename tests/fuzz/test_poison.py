@@ -1,4 +1,4 @@
-"""Memory that nobody reads any more is overwritten, in whatever way a graph is run, and stock MXNet does not notice."""
+"""Memory that nothing reads any more is overwritten, however a graph is run, and stock MXNet does not notice."""
 
 from __future__ import annotations
 

@@ -127,12 +127,12 @@ def zone(folder: Path, name: str, kind: str, microjoules: int, most: int = 999_9
     return folder / name / "energy_uj"
 
 
-def test_packages_are_summed_and_counters_begin_anew(tmp_path: Path) -> None:
+def test_packages_are_summed_and_counters_begin_again(tmp_path: Path) -> None:
     first, second = zone(tmp_path, "intel-rapl:0", "package-0", 900_000), zone(tmp_path, "intel-rapl:1", "package-1", 5)
     part, system = zone(tmp_path, "intel-rapl:0:0", "core", 0), zone(tmp_path, "intel-rapl:2", "psys", 0)
     counter = Rapl(tmp_path)
     assert counter.joules() == 0.0
-    first.write_text("100000")  # behind its end, 1,000,000 values later
+    first.write_text("100000")  # after its end, 1,000,000 values later
     second.write_text("300005")
     part.write_text("7777")
     system.write_text("8888")

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether something holds within a while: MXNet's engine frees an array when its turn comes, behind `waitall`."""
+    """Whether something holds within a while: MXNet's engine frees an array when its turn comes, after `waitall`."""
     for _ in range(2000):
         if holds():
             return True
@@ -86,7 +86,7 @@ def verify_counts_meanwhile() -> None:
         kept = array(2)
         most, _ = storage.peak_storage(lambda: array(5).asnumpy(), mx.cpu())
         assert 5 * MB <= most < 6 * MB
-        assert 7 * MB <= counter.most() < 8 * MB, "it goes on behind"
+        assert 7 * MB <= counter.most() < 8 * MB, "it goes on after it"
         assert eventually(lambda: 2 * MB <= counter.most() < 3 * MB)
         passing = array(4)
         assert 6 * MB <= counter.most() < 7 * MB
@@ -244,7 +244,7 @@ def test_recorder_takes_no_file_or_an_open_one(tmp_path: Path) -> None:
 
 
 def test_recorder_as_event_handler_leaves_out_evaluations(tmp_path: Path) -> None:
-    """An evaluation behind each epoch is in no window."""
+    """An evaluation after each epoch is in no window."""
     net = gluon.nn.Dense(4)
     net.initialize()
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(np.zeros((20, 6), "f"), np.zeros(20, "f")), batch_size=5)

@@ -114,7 +114,7 @@ def test_summary_of_warm_up_alone_has_no_rates() -> None:
 
 
 class Machine:
-    """A second of the clock and 10 joules a step of work, which is done when somebody waits."""
+    """A second of the clock and 10 joules a step of work, which is done when it is waited for."""
 
     def __init__(self, every: int, warmup: int) -> None:
         self.now, self.asked, self.reads = 100.0, 0, 0

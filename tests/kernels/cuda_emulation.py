@@ -1,4 +1,4 @@
-"""The CUDA kernels on the CPU: their source compiled with a shim, behind a library that passes for NVIDIA's driver."""
+"""The CUDA kernels on the CPU: their source compiled with a shim, in a library that passes for NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compile_blas(folder: Path, fibers: Path, version: int) -> Path:
 
 
 def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: str) -> Path:
-    """The kernels of a source file, which finds the others beside it or in ``echo/kernels/cuda``."""
+    """The kernels of a source file, which finds the others next to it or in ``echo/kernels/cuda``."""
     made = folder / f"{name}.so"
     includes = (f"-I{source.parent}", f"-I{HERE}", f"-I{KERNELS / 'cuda'}", f"-I{KERNELS}")
     unused = "-Wno-unused-function"
@@ -178,7 +178,7 @@ class Emulated:
         start = -room.ctypes.data % 64
         workspace = room[start : start + needed]
         library.call(kernel, inputs, outputs, req, params, backend="cuda", workspace=workspace)
-        assert (room[start + needed :] == 0xFF).all(), f"{kernel} wrote behind its workspace"
+        assert (room[start + needed :] == 0xFF).all(), f"{kernel} wrote after its workspace"
 
     def run(self, kernel: str, inputs: Any, outputs: Any, req: Any = None, params: Any = ()) -> None:
         """The same as a `Runner` of `tests.kernels.cases`."""

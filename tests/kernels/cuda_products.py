@@ -2,8 +2,8 @@
 
     python -m tests.kernels.cuda_products DRIVER KERNELS CUBLAS CREATING MULTIPLYING LASTING CASES [LIBRARY]
 
-CREATING and MULTIPLYING are what cuBLAS answers to that, behind LASTING products. CASES are a "layer", some "losses",
-"half losses" of float16 alone, or "all" of layers and losses; LIBRARY is taken in the place of echo's.
+CREATING and MULTIPLYING are cuBLAS's answers to that, after LASTING products. CASES are a "layer", some "losses",
+"half losses" of float16 alone, or "all" of layers and losses; LIBRARY is taken instead of echo's.
 """
 
 from __future__ import annotations

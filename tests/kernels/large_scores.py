@@ -40,7 +40,7 @@ def large_scores(size: float, dtype: str = "float32", variant: str = "plain") ->
 
 
 def _mask(dtype: str) -> Any:
-    """Keys behind the query, and all of query 5, by a number in which its scores are lost."""
+    """Keys after the query, and all of query 5, by a number in which its scores are lost."""
     mask = np.triu(np.full((70, 70), -np.inf), 1).astype(dtype)
     mask[5] = np.finfo(dtype).min / 4
     return mask[None, None]

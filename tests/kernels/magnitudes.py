@@ -1,4 +1,4 @@
-"""Gradients at large inputs, against float64 and beside what MXNet's own operators give: statistics are rounded, too.
+"""Gradients at large inputs, against float64 and next to those of MXNet's own operators: statistics are rounded, too.
 
 Those of attention are in `large_scores`.
 """

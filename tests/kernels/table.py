@@ -149,7 +149,7 @@ def sizes_of(name: str) -> list[dict[str, int]]:
 # Sizes beyond SMALL, where a kernel works on a part at a time.
 MORE = {layer: [{"T": 5, "B": 330, "I": 3, "H": 5}, {"T": 2, "B": 1, "I": 520, "H": 3}] for layer in LAYERS}
 
-# Parameters to try, in the place of those in SPECS.
+# Parameters to try, instead of those in SPECS.
 PARAMS: dict[str, list[dict[str, float]]] = {
     "attention": [{}, {"masking": 1, "fill": -2.0, "root": 1}, {"masking": 2, "fill": -1e18}],
     "bias_act": [{"act": act} for act in range(5)],

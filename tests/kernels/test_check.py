@@ -167,7 +167,7 @@ def test_workspace_too_small_or_out_of_line_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_workspace_does_not_overflow(name: str) -> None:
-    """Nothing before or behind it changes, whatever it held; nor does what it held matter."""
+    """Nothing before or after it changes, whatever it held; nor does what it held matter."""
     for dtype in ("float32", "float16"):
         case = draw(name, SMALL[name], dtype)
         outputs = run_forward(case, call)

@@ -153,7 +153,7 @@ def test_random_schedules(backend: Emulated, case: Case) -> None:
 @pytest.mark.parametrize("setting", [{}, {"multiprocessors": 5}, {"cooperative": 0}, {"occupancy": 0}], ids=str)
 @pytest.mark.parametrize("case", STEPPING, ids=str)
 def test_layer_at_once_or_step_by_step(backend: Emulated, case: Case, setting: dict[str, int], dtype: str) -> None:
-    """Steps run behind a grid barrier where device, blocks and shared memory allow it, else as one kernel each."""
+    """Steps run after a grid barrier if device, blocks and shared memory allow it, else as one kernel each."""
     backend.set(**setting)
     backend.driver.fake_new_contexts()
     check(case, dtype, backend, np.random.default_rng(3))
@@ -203,7 +203,7 @@ def run(backend: Emulated, kernel: str, inputs: list[Any], shapes: list[tuple[in
 
 
 def test_padding_does_not_spread(backend: Emulated) -> None:
-    """What lies behind an item's length is not read, whatever it holds; its gradients are zeros."""
+    """Elements after an item's length are not read, whatever they hold; their gradients are zeros."""
     generator = np.random.default_rng(0)
     q, k, v, dout = (generator.normal(size=(2, 70, 5)).astype(np.float32) for _ in "qkvd")
     lengths = np.array([66, 0], np.int32)
@@ -277,7 +277,7 @@ def test_numbers_that_are_not_finite(backend: Emulated) -> None:
 @pytest.mark.parametrize("beginning", ["", "large scores"])
 def test_address_sanitizer(tmp_path: Path, beginning: str) -> None:
     """No kernel reads or writes outside its arrays, its workspace or its shared memory."""
-    names = ("libasan.so", "libstdc++.so.6")  # the second, or the first finds nobody to hand exceptions on to
+    names = ("libasan.so", "libstdc++.so.6")  # the second, or the first finds no library to hand exceptions on to
     preloaded = [subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip() for name in names]
     if not Path(preloaded[0]).is_file():
         pytest.skip("g++ has no AddressSanitizer here")

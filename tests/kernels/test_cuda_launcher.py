@@ -289,7 +289,7 @@ def test_a_layer_in_pieces(backend: Emulated, bounded: Path, dtype: str, reverse
 
 @pytest.mark.parametrize(("classes", "fits"), [(2**31 - 129, True), (2**31 - 128, False)])
 def test_too_many_classes_raise_kernel_error(classes: int, fits: bool) -> None:
-    """The arrays are room that nobody touches."""
+    """The arrays are room that nothing touches."""
     w, prob = np.empty((classes, 1), np.float16), np.empty((1, classes), np.float16)
     inputs, params = [np.ones((1, 1), np.float16), w, None, np.zeros(1, np.float32)], list(LOSS.values())
     if fits:

@@ -20,7 +20,7 @@ BARRIER = "__syncthreads();"
 MUTANTS = {
     "no barrier before a tile is read": ("tile.cuh", BARRIER, "", 0, "attention_grad", "attention"),
     "no barrier before a tile is overwritten": ("tile.cuh", BARRIER, "", 1, "attention_grad", "attention"),
-    "no barrier behind a tile of weights": ("tile.cuh", BARRIER, "", 3, "attention_grad", "attention"),
+    "no barrier after a tile of weights": ("tile.cuh", BARRIER, "", 3, "attention_grad", "attention"),
     "no barrier before the warps' sums are stored": ("steps.cuh", BARRIER, "", 1, "lstm", "lstm_layer"),
     "no barrier before the warps' sums are read": ("steps.cuh", BARRIER, "", 2, "lstm", "lstm_layer"),
     "no barrier before the next batch tile": ("steps.cuh", BARRIER, "", 3, "lstm", "lstm_layer T=3 B=66"),
@@ -133,7 +133,7 @@ MUTANTS = {
     "a label of another tile": (
         "softmax_output.cuh", "column + at);", "at);", 0, "softmax_output", "softmax_output",
     ),
-    "every part in the place of the first": (
+    "every part instead of the first": (
         "softmax_output.cuh", "part * a.rows + m", "m", 0, "softmax_output", "softmax_output",
     ),
     "an entropy without its label's gradient": (
@@ -152,7 +152,7 @@ MUTANTS = {
         "attention.cuh", "item % a.heads * a.head_stride", "item / a.heads * a.head_stride", 0,
         "attention_grad", "forms",
     ),
-    "no fill in the place of scores": (
+    "no fill instead of scores": (
         "attention.cuh", "x != 0.f ? score : a.fill", "score", 0, "attention_grad", "forms",
     ),
     "lengths of items for queries": (

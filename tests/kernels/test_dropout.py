@@ -13,7 +13,7 @@ from echo.errors import KernelError
 from echo.kernels import call, reference
 
 STATES = 1024
-WORDS = 624  # of a Mersenne twister; as MXNet keeps them, 64 bits each, and the position behind them
+WORDS = 624  # of a Mersenne twister; as MXNet keeps them, 64 bits each, and the position after them
 SIZES = (1, 5, 63, 64, 65, 100, 4096, 65535, 65537, 70001)
 
 

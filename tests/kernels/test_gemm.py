@@ -155,7 +155,7 @@ def test_threads_change_nothing(level: str, library: Path, tmp_path: Path, monke
 def test_product_reads_nothing_beyond_its_operands(
     level: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Operands that end where a page begins that nobody may read: reading it would end the process."""
+    """Operands that end where an unreadable page begins: reading it would end the process."""
     opened, rng = open_at(library, level, tmp_path, monkeypatch), np.random.default_rng(2)
     libc, page, pages = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, []
 

@@ -52,7 +52,7 @@ def test_reqs_over_many_chunks(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_saturated_gates(name: str) -> None:
-    """Limits rather than NaNs. Behind the gates of such a layer gradients vanish."""
+    """Limits rather than NaNs. After the gates of such a layer gradients vanish."""
     case = draw(name, dims(20, 3, 5, 7), seed=3)
     case.inputs[0] *= np.float32(1e4)
     outputs = run_forward(case, call)

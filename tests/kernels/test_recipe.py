@@ -155,7 +155,7 @@ const CudaKernel kBlend("blend", blend);
 const CudaKernel kBlendGrad("blend_grad", blend_grad);
 """
 
-# Of each file: what stands behind that which is written there ("" is its end), and that.
+# Of each file: the text before which something is written ("" is its end), and the new text.
 WRITTEN = {
     "echo/kernels/table.cc": [("};\n\nstd::vector", '    {"blend", "x[B,H] z[B,H]", "y[B,H]", "part", "dy"},\n')],
     "echo/kernels/reference/rows.py": [("", REFERENCE)],
@@ -192,9 +192,9 @@ def write(folder: Path) -> None:
     for file, parts in WRITTEN.items():
         path = folder / file
         text = path.read_text() if path.exists() else ""
-        for behind, new in parts:
-            assert not behind or text.count(behind) == 1, f"{file}: {behind!r} is not there once"
-            text = text.replace(behind, new + behind) if behind else text + new
+        for later, new in parts:
+            assert not later or text.count(later) == 1, f"{file}: {later!r} is not there once"
+            text = text.replace(later, new + later) if later else text + new
         path.write_text(text)
 
 

@@ -7,5 +7,5 @@ from typing import Callable
 
 
 def fake_time(now: Callable[[], float], spent: Callable[[], float] | None = None) -> SimpleNamespace:
-    """In the place of the module ``time``; ``now`` gives seconds, ``spent`` those of the processor (None: as many)."""
+    """Replaces the module ``time``; ``now`` gives seconds, ``spent`` those of the processor (None: as many)."""
     return SimpleNamespace(perf_counter=now, process_time=spent or now)

@@ -1,4 +1,4 @@
-"""MXNet's C interface as measuring uses it: the same results as through Python, and nothing left behind."""
+"""MXNet's C interface as measuring uses it: the same results as through Python, and nothing is leaked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How seconds are found: copies minus what stands beside them. Time is made here, nothing real is measured."""
+"""How seconds are found: copies minus the other operators of a run. Time is made here, nothing real is measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from echo.meter.capi import Microbenchmark, Variable
 from echo.meter.timer import CACHED_BYTES, LAUNCH, Clock, Sample, race
 from tests.meter.fake_time import fake_time
 
-ONE, FORWARD, CALL = 4e-4, 3e-4, 1e-4  # seconds of a copy, of the operator beside it, of a call
+ONE, FORWARD, CALL = 4e-4, 3e-4, 1e-4  # seconds of a copy, of the operator next to it, of a call
 LONG, OVER = 5e-3, 2e-4  # of a product, of a copy that is overwritten
 CACHED, STREAMED = 5e-11, 9e-11  # seconds for each byte that a sum moves, from caches and from memory
 

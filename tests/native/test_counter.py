@@ -13,7 +13,7 @@ from echo import native
 from echo.errors import NativeError
 from echo.native import counter
 
-pytestmark = pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="allocations are somebody else's already")
+pytestmark = pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="another library counts allocations already")
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import ctypes

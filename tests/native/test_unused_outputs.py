@@ -1,4 +1,4 @@
-"""Gradients that nobody reads: which of them MXNet never allocates, and that no plan makes it allocate one."""
+"""Gradients that nothing reads: which of them MXNet never allocates, and that no plan makes it allocate one."""
 
 from __future__ import annotations
 
@@ -226,6 +226,6 @@ def test_no_plan_makes_a_block_allocate_it(name: str, flags: dict[str, bool]) ->
 
         return peak_storage(run, mx.cpu())[0]
 
-    # MXNet's threads free arrays sooner or later: beside other work, stock alone takes 6.6 to 7.3 MB of "product"
+    # MXNet's threads free arrays sooner or later: next to other work, stock alone takes 6.6 to 7.3 MB of "product"
     plain, planned = max(bytes_of(False) for _ in range(15)), min(bytes_of(True) for _ in range(5))
     assert planned < plain + LEAST / 2

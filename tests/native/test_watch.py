@@ -1,4 +1,4 @@
-"""Watching arrays: what is written behind a record is named, and nothing else is."""
+"""Watching arrays: an array written after a record is named, and nothing else is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_array_that_was_written_is_named(which: int, library: Library) -> No
     assert record.changed() == ""
     seen[which][:] = 7
     assert record.changed() == ("the first", "the second of them")[which]
-    assert watch.record(handles(seen)).changed() == "", "a new record begins anew"
+    assert watch.record(handles(seen)).changed() == "", "a new record begins again"
 
 
 def test_reading_is_no_change(library: Library) -> None:

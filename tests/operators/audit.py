@@ -63,7 +63,7 @@ def audit(case: Case, trials: Iterable[Trial], variants: Iterable[Variant] = VAR
     found = Audit(case, has_gradient(case, trials[0].setting))
     for setting, runners in trials:
         built = build(case, setting, not found.has_gradient)
-        # behind layers of oneDNN a mask as bits changes layouts by itself, whoever reads the map
+        # after layers of oneDNN a mask as bits changes layouts by itself, whoever reads the map
         bits = setting.masked and setting.producer == "light"
         packed = build(case, setting.packed(), not found.has_gradient) if bits else None
         for runner, grad_req in runners:

@@ -1,7 +1,7 @@
-"""A small training graph around one operator: maps before it, readers behind it, and later maps of the same sizes.
+"""A small training graph around one operator: maps before it, readers after it, and later maps of the same sizes.
 
 Every input of the operator under test is made by light operators, so that it is no variable and can be computed again.
-Behind the operator come its readers, and behind those *fillers*: maps of each size that the operator reads or writes.
+After the operator come its readers, and after those *fillers*: maps of each size that the operator reads or writes.
 They take over every chunk of memory that a recomputed map gives back, in the forward pass and in the backward pass,
 before the operator's gradient runs: what is read at an old address is something else by then.
 """
@@ -88,7 +88,7 @@ def build(case: Case, setting: Setting, blocked: bool = False) -> Built:
     maps = {given.shape_of(setting.channels) for given in case.inputs if given.kind not in "=lav"}
     for position, (given, ref) in enumerate(zip(case.inputs, inputs)):
         if (setting.shared or blocked) and given.kind in ("x", "p", "u", "g", "spd", "tri"):
-            name = f"beside{position}"
+            name = f"next{position}"
             probe = built.variable(f"{name}_probe", given.shape_of(setting.channels), normal, setting.dtype)
             product = built.add("elemwise_mul", f"{name}_product", [ref, probe])
             means.append(built.add("mean", f"{name}_mean", [product]))

@@ -41,7 +41,7 @@ def _attribute(graph: int, name: bytes) -> int:
     element = _word(graph + 40)
     while element:
         if _text(element + 8) == name:
-            return _word(element + 16) + 8  # the value inside a dmlc::any behind a shared_ptr
+            return _word(element + 16) + 8  # the value inside a dmlc::any that a shared_ptr owns
         element = _word(element)
     raise LookupError(name)
 
@@ -91,7 +91,7 @@ class Plan:
     def apart(self, entry: Entry, chunk: int) -> None:
         """Computes an array in a chunk of its own."""
         self.chunk[entry.place] = chunk
-        if entry.position >= 0:  # or nobody reads it, and it is not computed
+        if entry.position >= 0:  # or nothing reads it, and it is not computed
             self.computed_in[entry.place] = -1
 
 

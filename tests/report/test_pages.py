@@ -99,7 +99,7 @@ pytest.importorskip("jinja2", reason="needs the extra report")
 pytest.importorskip("vl_convert", reason="needs the extra report")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NASTY = "</script><script>document.title='broken'</script><b>&amp;\"'"
-# Acts as a person would, behind the page's own script, and writes down what the page then shows.
+# Acts as a person would, after the page's own script, and writes down what the page then shows.
 ACTING = """
 <script>
 const errors = [];

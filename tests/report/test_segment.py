@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
 def chain(light: int = 3) -> mx.sym.Symbol:
-    """Layers with some light operators behind each, the last one in front of the loss."""
+    """Layers with some light operators after each, the last one before the loss."""
     with mx.name.NameManager():
         data = mx.sym.var("data")
         for layer in range(2):

@@ -40,7 +40,7 @@ def no_races() -> Iterator[None]:
 
 
 class _Patient:
-    """In the place of `echo.system.process.Deadline`: a busy machine changes no plan of a test."""
+    """Replaces `echo.system.process.Deadline`: a busy machine changes no plan of a test."""
 
     @staticmethod
     def after(_: float | None) -> Deadline:

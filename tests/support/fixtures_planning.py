@@ -60,7 +60,7 @@ def free_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["plain", "poisoned"])
 def memory(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The test runs as it is, and once more on memory that is overwritten when nobody reads it any more."""
+    """The test runs as it is, and once more on memory that is overwritten when nothing reads it any more."""
     assert install_hook() == ""
     with poisoned() if request.param == "poisoned" else contextlib.nullcontext():
         yield

@@ -1,4 +1,4 @@
-"""Gluon blocks of all forms, how they are made anew, and one step of training."""
+"""Gluon blocks of all forms, how they are made again, and one step of training."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def chain(build: Build) -> Build:
 
 
 def fresh(build: Build) -> Build:
-    """On maps that nobody else reads: it may write its output over its input."""
+    """On maps that nothing else reads: it may write its output over its input."""
     return lambda x, y, name: build(x * 0.5, y * 0.5, name)
 
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def mark_slow(items: Sequence[pytest.Item]) -> None:
-    """Of a test with the marker ``every(n)``, the first case and each n-th behind it are quick, the others slow."""
+    """Of a test with the marker ``every(n)``, the first case and each n-th after it are quick, the others slow."""
     seen: Counter[str] = Counter()
     for item in items:
         marker = item.get_closest_marker("every")
@@ -36,7 +36,7 @@ def share(items: Sequence[tuple[T, str, bool]], first: int, step: int) -> list[T
     Args:
         items: each with the name of its test, and whether it is slow. Those that are not are in every part, and so are
             all cases of a test with less than ``step`` slow ones.
-        first: the number of the part; beyond ``step`` it begins anew.
+        first: the number of the part; beyond ``step`` it begins again.
     """
     counts = Counter(name for _, name, slow in items if slow)
     seen: Counter[str] = Counter()

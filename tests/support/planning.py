@@ -1,4 +1,4 @@
-"""What planning needs beside a graph: invented costs, problems for policies, other graphs."""
+"""The other inputs of planning, without the graph: invented costs, problems for policies, other graphs."""
 
 from __future__ import annotations
 

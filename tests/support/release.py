@@ -3,8 +3,8 @@
     python tests/support/release.py FOLDER PLATFORM
 
 FOLDER holds the sources and the wheel. Prints what auditwheel says of the wheel, and writes ``NAME-VERSION.cdx.json``
-beside it: a software bill of materials (CycloneDX) of the wheel, its requirements and those of the extra ``report``, as
-they are installed today. MXNet is not in there: which of its wheels is taken is the user's choice.
+next to it: a software bill of materials (CycloneDX) of the wheel, its requirements and those of the extra ``report``,
+as they are installed today. MXNet is not in there: which of its wheels is taken is the user's choice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def faults(wheel: Path, sources: Path, platform: str) -> list[str]:
     if not wheel.name.endswith(f"-py3-none-{platform}.whl"):
         found.append(f"expected a wheel NAME-VERSION-py3-none-{platform}.whl, got {wheel.name}")
     shared = {name for name in inside if ".so" in name}
-    found += [f"{wheel.name} brings {name}, which nobody asked for" for name in sorted(shared - NATIVE)]
+    found += [f"{wheel.name} brings {name}, which is not asked for" for name in sorted(shared - NATIVE)]
     found += [
         f"{wheel.name}: {name} has the test mode of fuzz/poison.cc"
         for name in sorted(shared)

@@ -87,7 +87,7 @@ def one_way(**forms: Any) -> Example:
 
 
 def speech(steps: int, batch: int, size: int, layers: int, inputs: int = 40, characters: int = 29) -> Example:
-    """As the example's network behind its convolutions: layers in both directions, and a softmax over characters."""
+    """As the example's network after its convolutions: layers in both directions, and a softmax over characters."""
     shapes = {"data": (batch, steps, inputs), "label": (batch * steps,)}
     with mx.name.NameManager():
         data = list(mx.sym.split(mx.sym.var("data"), num_outputs=steps, axis=1, squeeze_axis=True))

@@ -61,7 +61,7 @@ def bind(
 
 
 def train(executor: mx.executor.Executor, steps: int = 3, rate: float = 0.01) -> dict[str, Any]:
-    """Plain SGD; the gradients of the outputs are random. The random stream behind each step is recorded too."""
+    """Plain SGD; the gradients of the outputs are random. The random stream after each step is recorded too."""
     seen = {}
     for step in range(steps):
         mx.random.seed(step)

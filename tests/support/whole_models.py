@@ -146,7 +146,7 @@ def _attended(x: Symbol, memory: Symbol, name: str) -> Symbol:
 
 
 def _block(x: Symbol, memories: Mapping[str, Symbol | None], name: str) -> Symbol:
-    """Attention to each of the memories (None: to itself) and a layer, each behind a layer norm and with its input."""
+    """Attention to each of the memories (None: to itself) and a layer, each after a layer norm and with its input."""
 
     def normed(x: Symbol, part: str) -> Symbol:
         scale, shift = (mx.sym.var(f"{name}_{part}_{kind}") for kind in ("scale", "shift"))

@@ -1,4 +1,4 @@
-"""Options of ``verify``, and a block of sines, and what is left behind when a plan is wrong."""
+"""Options of ``verify``, and a block of sines, and the files that remain if a plan is wrong."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_library_on_the_rpath_is_left_to_the_loader(tmp_path: Path) -> None:
 
 
 def test_library_that_is_not_needed_is_not_loaded(tmp_path: Path) -> None:
-    """Other wheels of NVIDIA's, as torch brings them, beside a wheel without CUDA."""
+    """Other wheels of NVIDIA's, as torch brings them, next to a wheel without CUDA."""
     wheels(tmp_path / "site", ["libcudart.so.12", "libcublas.so.12"])
     assert loaded(tmp_path / "site", mxnet(tmp_path / "site", [])) == ("", [], "loaded")
 

@@ -45,7 +45,7 @@ def test_deadline_leaves_time_for_what_comes_behind(monkeypatch: pytest.MonkeyPa
     assert Deadline.after(None) is NEVER
     assert (NEVER.left, NEVER.is_over, NEVER.with_room()) == (math.inf, False, NEVER)
     monkeypatch.setattr(module.time, "monotonic", lambda: 102.0)
-    assert until.with_room().left == 5  # two seconds are over, as many are left for what comes behind
+    assert until.with_room().left == 5  # two seconds are over, as many are left for later work
     monkeypatch.setattr(module.time, "monotonic", lambda: 108.0)
     assert until.with_room().left == 0  # of nine seconds three
     assert until.left == 1

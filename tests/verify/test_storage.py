@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def network(copies: int = 0) -> S.Symbol:
-    """With so many copies of a map that nobody needs, held to the end of the step."""
+    """With so many unneeded copies of a map, held to the end of the step."""
     hidden = S.FullyConnected(S.var("data", dtype="float32"), num_hidden=64, name="fc0")
     for i in range(3):
         hidden = S.FullyConnected(S.sigmoid(S.tanh(S.sin(hidden))), num_hidden=64, name=f"more{i}")

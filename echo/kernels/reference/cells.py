@@ -142,7 +142,7 @@ def gru_reset_grad(
 
 
 def gru_mix(h: Array, u: Array, pre: Array) -> Arrays:
-    """What is behind that product: from the state h, the weight u of the new one and its pre, the next state."""
+    """The rest of the step: the next state from the state h, the weight u of the new one, and its pre."""
     h, u, pre = double(h, u, pre)
     return ((1 - u) * h + u * np.tanh(pre),)
 

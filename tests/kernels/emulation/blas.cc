@@ -35,7 +35,7 @@ float at(const void* array, int type, std::size_t i) {
 
 }  // namespace
 
-// For the tests: statuses to answer, to products behind so many; of each product since this was asked: transpositions, sizes, type, math mode, whether it
+// For the tests: statuses to answer, to products after so many; of each product since this was asked: transpositions, sizes, type, math mode, whether it
 // adds, and how many handles there are; of the last one its stream and workspace.
 EXPORT void fake_blas_fails(int to_create, int to_multiply, int lasts) {
   fake().fails_to_create = to_create, fake().fails_to_multiply = to_multiply, fake().lasts = lasts;

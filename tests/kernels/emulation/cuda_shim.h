@@ -7,7 +7,7 @@
 
 #define __global__
 #define __device__
-#define __shared__ static  // blocks run one after the other; those behind a grid barrier have dynamic shared memory
+#define __shared__ static  // blocks run one after the other; those after a grid barrier have dynamic shared memory
 #define __launch_bounds__(...)
 #define ECHO_UNROLL(times)
 #define ECHO_DYNAMIC_SHARED(name) float* name = emulation::here->shared

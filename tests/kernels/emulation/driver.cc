@@ -116,7 +116,7 @@ EXPORT int fake_kernels(const char* path) {
   return opened == nullptr;
 }
 
-// The kernels that were loaded since the contexts are new, each behind a space.
+// The kernels that were loaded since the contexts are new, each after a space.
 EXPORT const char* fake_loads() { return fake().loads.c_str(); }
 // The next module of this kernel is held; none where it is empty, and what was held goes on.
 EXPORT void fake_hold(const char* kernel) {

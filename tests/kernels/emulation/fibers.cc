@@ -144,7 +144,7 @@ struct Launch {
 
 bool prepare(const Launch& launch, Index at, size_t first_stack, Block* block, std::vector<Fiber>* fibers) {
   const unsigned threads = launch.block.x * launch.block.y;
-  block->shared.assign(launch.shared_bytes / 4 + 4, NAN);  // what nobody wrote is not a number
+  block->shared.assign(launch.shared_bytes / 4 + 4, NAN);  // unwritten memory is not a number
   block->warps.resize((threads + 31) / 32);
   block->alive = static_cast<int>(threads);
   float* shared = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(block->shared.data()) + 15) / 16 * 16);
