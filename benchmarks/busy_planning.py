@@ -123,7 +123,7 @@ def busy(programs: int = BUSY) -> Iterator[None]:
 
 
 def row(name: str, quiet: list[dict[str, Any]], loaded: list[dict[str, Any]]) -> dict[str, Any]:
-    """What plannings of one model have in common, and whether they meet `BARS`."""
+    """The summary of plannings of one model, and whether they meet `BARS`."""
     sizes = [each["bytes"] for each in loaded]
     fused = Counter(each["fused"] for each in loaded)
     spread = max(sizes) / min(sizes) - 1

@@ -18,7 +18,7 @@ from typing import Any, Sequence
 from benchmarks.record import save
 from echo.kernels.cuda import ptx
 
-# What `nmt` loads where the process has a cuBLAS (tests/fake_gpu/test_loading.py), and what in its place.
+# The kernels that `nmt` loads if the process has a cuBLAS (tests/fake_gpu/test_loading.py), and if it has none.
 NMT = (
     "bias_act_grad_f32", "lstm_back_steps_f32", "lstm_cell_f32", "lstm_cell_grad_f32", "lstm_cells_f32",
     "lstm_steps_f32", "mlp_score_f32", "mlp_score_grad_columns_f32", "put_biases_f32", "softmax_output_db_f32",

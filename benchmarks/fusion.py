@@ -1,4 +1,4 @@
-"""What fused operators are worth: memory and time of a training step, on one thread, against stock and MXNet's RNN.
+"""The effect of fused operators: memory and time of a training step, on one thread, against stock and MXNet's RNN.
 
     python -m benchmarks.fusion [--rounds 7] [CASE ...]
 

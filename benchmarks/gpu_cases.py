@@ -43,7 +43,7 @@ class Case:
 
 
 class Backend(Protocol):
-    """Where kernels run: arrays of its own, and the call."""
+    """A backend on which kernels run: arrays of its own, and the call."""
 
     def place(self, array: Any) -> Any:
         """The array, or None, in the memory of the device."""

@@ -28,7 +28,7 @@ class Device:
         self.torch, self.where = torch, where
 
     def describe(self) -> dict[str, Any]:
-        """What a result depends on."""
+        """The facts that a result depends on."""
         properties = self.torch.cuda.get_device_properties(self.where)
         return {
             "gpu": properties.name,

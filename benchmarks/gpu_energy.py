@@ -39,7 +39,7 @@ def energy_rows(device: Any, sizes: Sizes, clock: Clock, seconds: float = SECOND
 
 
 def _forms(device: Any, arrays: tuple[list[Any], ...]) -> dict[str, Callable[[], Function]]:
-    """What makes each form's step, all gradients included."""
+    """The function that makes each form's step, all gradients included."""
     inputs, _, heads = arrays
     x, wi, bi, wh, bh, h0, c0 = inputs
     unfused = UnfusedLstm(device.torch, True)

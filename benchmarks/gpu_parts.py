@@ -1,4 +1,4 @@
-"""What a step of an LSTM layer is made of: the barrier of the grid, the product, the cell; each timed alone."""
+"""The parts of a step of an LSTM layer: the barrier of the grid, the product, the cell; each timed alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the GPU checks time: sizes that papers and benchmarks of others have published, and grids of our own."""
+"""Cases that the GPU checks time: sizes from papers and benchmarks of others, and grids of our own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is timed: as large as a GPU's caches ask for, or tiny to try the script out."""
+    """The timed cases: as large as a GPU's caches ask for, or tiny to try the script out."""
 
     rows: int = 16384
     wide: int = 1024

@@ -1,4 +1,4 @@
-"""What `gpu_check.py` runs: the sections in their order, and what they write."""
+"""The sections of `gpu_check.py` in their order, and their output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Bench:
-    """What the steps work on: a device, sizes, a seed, both libraries, and the factor of batches in correctness."""
+    """The settings of the steps: a device, sizes, a seed, both libraries, and the factor of batches in correctness."""
 
     device: Any
     sizes: Sizes

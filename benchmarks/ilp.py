@@ -28,7 +28,7 @@ POLICIES = ("search", "ilp", "sublinear", "mincut", "echo")
 
 
 def measure(graph: DataGraph, policy: str, budget: int) -> dict[str, Any] | None:
-    """What a policy reaches within a budget; None where it refuses the graph or does not keep the budget."""
+    """The schedule of a policy within a budget; None if it refuses the graph or does not keep the budget."""
     training, seconds = graph
     problem = problem_of_graph(training, seconds, max_bytes=budget)
     started = time.perf_counter()

@@ -47,7 +47,7 @@ BARS = {"10,000 nodes, s": 1.0, "100,000 nodes, s": 15.0, "slope": 1.15, "cached
 
 @dataclass(frozen=True)
 class _Frontend:
-    """What planning asks, answered without MXNet."""
+    """Answers to planning's questions without MXNet."""
 
     training: TrainingGraph
     key: PlanKey

@@ -53,7 +53,7 @@ def _peak() -> int:
 
 
 def trained(name: str, echo: str, cache: str) -> dict[str, Any]:
-    """What `child` printed in a process of its own.
+    """The output of `child` in a process of its own.
 
     Raises:
         RuntimeError: it failed; with the last line that it wrote.

@@ -60,7 +60,7 @@ def asked(names: Collection[str], known: Collection[str]) -> list[str]:
 
 
 def apart(module: str, function: str, *arguments: str | None) -> Any:
-    """What ``function`` of ``benchmarks.MODULE`` returns, as JSON carries it, in a process of its own.
+    """The result of ``function`` of ``benchmarks.MODULE``, as JSON carries it, from a process of its own.
 
     Raises:
         RuntimeError: it failed; with what it wrote to standard error.

@@ -1,4 +1,4 @@
-"""What a training run of Sockeye writes down: its log, its metrics, its files, and MXNet's memory counter."""
+"""The output of a training run of Sockeye: its log, its metrics, its files, and MXNet's memory counter."""
 
 from __future__ import annotations
 

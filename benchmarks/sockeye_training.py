@@ -189,7 +189,7 @@ def speed(pairs: Sequence[tuple[Run, Run]]) -> dict[str, Any]:
 
 
 def missed(row: Mapping[str, Any]) -> list[str]:
-    """What falls short of the bars, in words."""
+    """The bars that are not met, in words."""
     found = [f"differs: {name}" for name in row["different"]]
     share = row["none"]["mb"] / row["stock_mb"]
     if share > row["bar"]:

@@ -101,7 +101,7 @@ def planning_table(result: dict[str, Any]) -> str:
 
 
 def busy_table(result: dict[str, Any]) -> str:
-    """What plannings on a busy machine have in common."""
+    """Plannings on a busy machine."""
 
     def cells(row: Row) -> list[str]:
         sizes = [size for size, _ in row["bytes"]]
@@ -133,7 +133,7 @@ def worse_table(result: dict[str, Any]) -> str:
 
 
 def shapes_table(result: dict[str, Any]) -> str:
-    """What trainings cost whose batches seldom have the same shape twice, and what they save."""
+    """Costs and savings of trainings whose batches seldom have the same shape twice."""
 
     def cells(row: Row) -> list[str]:
         sizes = [f"{row[name]:.1f}" for name in ("stock_mb", "echo_mb")]
@@ -165,7 +165,7 @@ def process_table(result: dict[str, Any]) -> str:
 
 
 def startup_table(result: dict[str, Any]) -> str:
-    """What the package adds to the start of Python."""
+    """The time that the package adds to the start of Python."""
 
     def cells(row: Row) -> list[str]:
         added = [f"{row[name]:.2f}" if row["added_ms"] else "" for name in ("added_ms", "file_ms")]
@@ -190,7 +190,7 @@ def sockeye_table(result: dict[str, Any]) -> str:
 
 
 def projects_table(result: dict[str, Any]) -> str:
-    """What other people's models come to under ECHO=1, and in how much memory and time."""
+    """Results of other people's models under ECHO=1, with memory and time."""
     settings = ("stock", "cold", "warm")
 
     def figures(row: Row, name: str, digits: int, names: tuple[str, ...]) -> list[str]:
@@ -278,7 +278,7 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
 
 
 def source(result: dict[str, Any], command: str) -> str:
-    """Where figures come from: the command, the day, the commit, the machine and the versions."""
+    """The origin of figures: the command, the day, the commit, the machine and the versions."""
     machine, versions = result["machine"], result["versions"]
     hardware = f"{machine['gpu']}, cuDNN {machine['cudnn']}" if "gpu" in machine else machine["processor"]
     names = {"mxnet": "mxnet", "numpy": "numpy", "python": "Python", "sockeye": "sockeye", "torch": "torch"}

@@ -60,7 +60,7 @@ def network(mx: Any) -> Any:
 
 
 def work(steps: int, batch: int) -> None:
-    """What each process does. A scheduler or server never comes back from the import of mxnet."""
+    """The work of each process. A scheduler or server never comes back from the import of mxnet."""
     from pydoc_data.topics import topics
 
     import mxnet as mx

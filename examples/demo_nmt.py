@@ -59,7 +59,7 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Result:
-    """What one configuration needed, in MB of 10^6 bytes: planned, most in MXNet's storage, growth of the process."""
+    """The memory of one configuration in MB of 10^6 bytes: planned, most in MXNet's storage, growth of the process."""
 
     planned_mb: int
     storage_mb: float

@@ -30,7 +30,7 @@ _WORKERS = 2
 
 @dataclass
 class Tally:
-    """What came of the cases of one kind so far."""
+    """The results of the cases of one kind so far."""
 
     cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)

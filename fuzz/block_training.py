@@ -49,7 +49,7 @@ def made(make, shapes, how, size=1):
 
 
 def train(make, shapes, how, options=None, poison=False):
-    """What each step computes: with echo where ``options`` are given."""
+    """The results of each step, with echo if ``options`` are given."""
     net, seen = made(make, shapes, how), []
     with poisoned() if poison else nullcontext():
         net.hybridize(**how.get("flags", {}))

@@ -31,7 +31,7 @@ _INPUT = re.compile(r"var\('(\w+)'")
 _NOT_HERE = re.compile(r"var\(|prefix|mx\.(rnn|gluon)\.")  # what makes arguments, which a block has as parameters
 _KINDS = ("train", "train", "train", "predict", "several", "together", "retain", "grad", "larger", "inference")
 _STATIC_KINDS = ("train", "train", "train", "predict", "retain", "grad", "larger", "inference")
-# What has no gradient outside of training: there oneDNN's max pooling writes no workspace, which MXNet's gradient of it
+# Layers without gradient outside of training: oneDNN's max pooling writes no workspace, which MXNet's gradient of it
 # reads, and its layers of cells are made for inference: MXNet's gradient is an error, or what memory held before.
 _TRAINED = ("MaxPool", "'max'", "rnn.LSTM(", "rnn.GRU(", "rnn.RNN(")
 _FAR = 1 << 40  # to the seed that is drawn instead of one
@@ -218,7 +218,7 @@ def _may_grow(program: Program) -> bool:
 
 
 def check(program: Program) -> str | None:
-    """What echo gets wrong in this program; None for nothing.
+    """The fault of echo in this program; None without one.
 
     Raises:
         Refused: MXNet itself does not run it.
@@ -290,14 +290,14 @@ def alone(seed: int) -> None:
 
 
 def stock(program: Program) -> Any:
-    """What a program computes without echo; None where MXNet refuses it."""
+    """The results of a program without echo; None if MXNet refuses it."""
     with contextlib.suppress(Refused):
         return stock_run(program)
     return None
 
 
 def run(seed: int) -> str | None:
-    """What echo gets wrong in the program of a seed."""
+    """The fault of echo in the program of a seed."""
     return check(draw(seed))
 
 

@@ -86,7 +86,7 @@ def _case(module: Any, seed: int) -> dict[str, Any]:
 
 
 def _checked(module: Any, program: Any) -> str | None:
-    """What is wrong with a program; None where MXNet refuses it, or does not know itself what comes out."""
+    """The fault in a program; None if MXNet refuses it, or its own results are undefined."""
     from fuzz.outcome import Refused, Undefined
 
     try:

@@ -1,4 +1,4 @@
-"""What MXNet's own run of a program computes in another process: under variables that a process reads but once."""
+"""The results of MXNet's own run of a program in another process: under variables that a process reads but once."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _GOT = re.compile(r"bytes planned, got ([\d,]+)")
 
 
 class Setup(NamedTuple):
-    """What a plan was made for, and with which options."""
+    """The symbol and options that a plan was made for."""
 
     model: str
     runner: str
@@ -68,7 +68,7 @@ def edited_value(rng: random.Random, setup: Setup) -> str | None:
 
 
 def outcome(setup: Setup, value: Any, what: str) -> str | None:
-    """What is wrong with how a changed plan is taken; None where it is refused, or the same."""
+    """The fault in the use of a changed plan; None if it is refused, or the same."""
     for _ in range(2):
         try:
             plan = Plan.from_json(json.loads(json.dumps(value)))
@@ -174,7 +174,7 @@ def _filled(folder: Path, setup: Setup) -> list[Path]:
 
 @lru_cache(maxsize=None)
 def stock(model: str, runner: str) -> Any:
-    """What stock MXNet computes."""
+    """The results of stock MXNet."""
     return train(model, runner, None)
 
 

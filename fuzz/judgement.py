@@ -15,7 +15,7 @@ _AS_NEAR = 2  # times as far from float64 as MXNet's own numbers are echo's at m
 
 def verdict(wrong: Mapping[str, str], got: Any, expected: Any, again: Iterable[Any], nudged: Iterable[Any],
             exact: Iterable[Any]) -> str:  # fmt: skip
-    """What is wrong, as text.
+    """The fault, as text.
 
     ``got`` is the run with echo, all others are without. ``again`` and ``nudged`` are runs of the same values and of
     nudged ones, ``exact`` a run in float64, if there is one.
@@ -40,7 +40,7 @@ def verdict(wrong: Mapping[str, str], got: Any, expected: Any, again: Iterable[A
 
 
 def _array(run: Any, name: str) -> Any:
-    """What a name of a difference, such as "step 1: output 0", stands for; None where there is no such array."""
+    """The array of a difference's name, such as "step 1: output 0"; None if there is no such array."""
     step, array = _step(name), name.partition(": ")[2]
     return run[step].get(array) if array and step < len(run) else None
 

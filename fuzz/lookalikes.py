@@ -23,7 +23,7 @@ def _softmax(rng: random.Random, _: re.Match[str]) -> str:
     return f"mx.sym.softmax(**dict({option}), data="
 
 
-# What is changed, by a pattern for the place in a template; what MXNet does not infer shapes of is dropped anyway.
+# The changes, by a pattern for the place in a template; a program whose shapes MXNet does not infer is dropped anyway.
 _CHANGES: Mapping[str, Callable[[random.Random, re.Match[str]], str]] = {
     r"\baxis=-?\d": _axis,
     r"\bdim=-?\d": lambda rng, _: f"dim={rng.randint(0, 2)}",

@@ -1,4 +1,4 @@
-"""What the fuzzer puts into symbols: templates of code, by what they ask of the line that they read.
+"""The operators of fuzzed symbols: templates of code, by their requirements on the line that they read.
 
 ``{0}`` is the line, ``{1}`` another of the same shape and type. Names in ``<...>`` are drawn for each use:
 ``<axis>`` of the line, ``<k>`` a number of channels, ``<n>`` the number of the line, ``<d0>``, ``<d1>``, ... its sizes.
@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-# What zeros_like reads for its shape alone is a product: MXNet leaves statistics of normalizations unwritten there.
+# zeros_like reads a product, only for its shape: MXNet leaves statistics of normalizations unwritten there.
 ANY = (
     "mx.sym.tanh({0})", "mx.sym.sigmoid({0})", "mx.sym.relu({0})", "mx.sym.softsign({0})", "mx.sym.abs({0})",
     "mx.sym.Activation({0}, act_type='relu')", "mx.sym.Activation({0}, act_type='tanh')",

@@ -24,7 +24,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Program:
-    """What one case builds, binds and trains; ``heads`` are lines.
+    """The program that one case builds, binds and trains; ``heads`` are lines.
 
     ``requests`` holds the gradient requests that are not "write". ``how`` says how it is trained (`fuzz.training`).
     """
@@ -100,7 +100,7 @@ def smaller(program: Program) -> Iterator[Program]:
 
 
 def _instead_of(program: Program, number: int) -> Iterator[Line]:
-    """What a line can be replaced by: one that it reads, or a new argument."""
+    """The possible replacements of a line: one that it reads, or a new argument."""
     line = program.lines[number]
     if line.shape is None or not line.inputs:
         return

@@ -50,7 +50,7 @@ program_of = Program.from_json
 
 
 def check(program: Program) -> str | None:
-    """What echo gets wrong in this program; None for nothing.
+    """The fault of echo in this program; None without one.
 
     Raises:
         Refused: MXNet itself does not run it.
@@ -124,14 +124,14 @@ def alone(seed: int) -> None:
 
 
 def stock(program: Program) -> Any:
-    """What a program computes without echo; None where MXNet refuses it."""
+    """The results of a program without echo; None if MXNet refuses it."""
     with contextlib.suppress(Refused, mx.MXNetError, RuntimeError, TypeError):
         return training.train(symbol_of(program), program.requests, program.how)
     return None
 
 
 def run(seed: int) -> str | None:
-    """What echo gets wrong in the program of a seed."""
+    """The fault of echo in the program of a seed."""
     return check(draw(seed))
 
 

@@ -34,7 +34,7 @@ class KeepsProp(mx.operator.CustomOpProp):
 
 
 def value_of(name, shape, kind):
-    """What an argument holds: noise that depends on its name; whole numbers below N where it is called ``below N``."""
+    """The values of an argument: noise that depends on its name; whole numbers below N if it is called ``below N``."""
     size = int(np.prod(shape, dtype=np.int64))
     noise = np.resize(np.roll(NOISE, zlib.crc32(name.encode()) % NOISE.size), size).reshape(shape)
     if name.startswith("below"):
@@ -45,7 +45,7 @@ def value_of(name, shape, kind):
 
 
 def held(name, shape, kind, how):
-    """What an argument of this name holds in such a program: `value_of` it, of a third of them many times that."""
+    """The values of an argument of this name in such a program: `value_of` it, of a third of them many times that."""
     values = value_of(name, shape, kind)
     if values.dtype.kind == "f" and not name.startswith("below") and zlib.crc32(name.encode()) % 3 == 0:
         values = (values.astype("float64") * how.get("magnitude", 1)).astype("float32").astype(kind)

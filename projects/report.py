@@ -1,4 +1,4 @@
-"""What the runs of one model say together: a row of the results."""
+"""The row of results that the runs of one model give together."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _errors(stock: Arrays, run: Run) -> dict[str, Any]:
 
 
 def _growth(runs: Mapping[str, Run], figure: str) -> list[str]:
-    """Where a figure is above both of stock's own runs, which differ where arrays are freed while others are made."""
+    """The settings whose figure is above both of stock's own runs, which differ by when arrays are freed."""
     own = [getattr(runs[name], figure) for name in (STOCK, STOCK_AGAIN) if name in runs and not runs[name].failure]
     if not own:
         return []

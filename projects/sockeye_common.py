@@ -1,4 +1,4 @@
-"""What both generations of Sockeye share: the text, and the files that a training leaves."""
+"""The common part of both generations of Sockeye: the text, and the files that a training leaves."""
 
 from __future__ import annotations
 

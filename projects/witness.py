@@ -1,4 +1,4 @@
-"""What happens in a training, seen from outside: the loss of each step, the gradients of the first, all weights.
+"""Records a training from outside: the loss of each step, the gradients of the first, all weights.
 
 Every way to train in MXNet (Module, Trainer, a key-value store) ends in `mxnet.optimizer.Updater`, and every loss of
 Gluon in `backward`: both are wrapped, and nothing of the project is changed.
@@ -79,7 +79,7 @@ def _copied(value: Any) -> Any:
 
 
 def random_draws() -> dict[str, Any]:
-    """Where the random streams of Python, NumPy and MXNet stand: two runs that drew alike go on alike."""
+    """The positions of the random streams of Python, NumPy and MXNet: two runs that drew alike go on alike."""
     import random
 
     import mxnet as mx

@@ -1,4 +1,4 @@
-"""What users import: the public names, what they cost, and the command line."""
+"""The public names that users import, the cost of importing them, and the command line."""
 
 from __future__ import annotations
 

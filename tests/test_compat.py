@@ -1,4 +1,4 @@
-"""What `echo.compat` changes, and that it changes nothing else. `make test-compat` trains under the real versions."""
+"""The changes of `echo.compat`, and that it changes nothing else. `make test-compat` trains under the real versions."""
 
 from __future__ import annotations
 

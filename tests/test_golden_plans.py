@@ -40,7 +40,7 @@ WHOLE = ("lstm", "gru", "lstm, two layers, both ways", "lstm, dot attention", "t
 
 
 def line_of(plan: echo.Plan) -> str:
-    """What was planned, in words, and digests of the choices and of what applies them."""
+    """The plan in words, and digests of the choices and of the applied graph."""
     fused = ", ".join(f"{count} {name}" for name, count in sorted(Counter(name for name, _ in plan.fused).items()))
     marks = hashlib.sha256(repr(sorted(map(repr, plan.marks))).encode()).hexdigest()[:12]
     return " | ".join(
@@ -94,7 +94,7 @@ def graphs() -> dict[str, Callable[[], list[str]]]:
 
 
 def sections() -> dict[str, list[str]]:
-    """What was read and committed: the lines of each graph, of which the first is its name."""
+    """The committed lines of each graph, of which the first is its name."""
     found: dict[str, list[str]] = {}
     for line in GOLDEN.read_text(encoding="utf-8").splitlines():
         if not line.startswith(" "):

@@ -1,4 +1,4 @@
-"""What is installed agrees with pyproject.toml, the change log, the README and the documentation."""
+"""The installed package agrees with pyproject.toml, the change log, the README and the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README, the documentation and the examples promise is run."""
+"""The commands and code of the README, the documentation and the examples are run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written in Python and in C++: each twin in the table of ARCHITECTURE.md names the others where it begins."""
+"""Code that exists in Python and in C++: each twin in the table of ARCHITECTURE.md names the others where it begins."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ from benchmarks.record import committed, load
 
 QUICK = ("nmt_tbd", "transformer", "resnet50_v2", "lm_650")
 QUICK_WAYS = ("stock", "mirror", "unbounded", "unfused_unbounded", "echo")
-#: What writes each file of results, in the order of a run.
+#: The function that writes each file of results, in the order of a run.
 ALL: dict[str, Callable[..., Sequence[Any]]] = {
     footprint.NAME: footprint.run,
     breakdown.NAME: breakdown.run,
     sweeps.NAME: sweeps.run,
     largest.NAME: largest.run,
 }
-#: What measures seconds, on one thread each, in a process of its own.
+#: The scripts that measure seconds, on one thread each, in a process of its own.
 TIMED = ("steps", "perplexity")
 
 

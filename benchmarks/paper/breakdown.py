@@ -23,7 +23,7 @@ from echo.report.usage import GAPS, Tensor, Usage, layer_by
 
 NAME, CELL_NAME = "paper_breakdown", "paper_cell"
 GRAPHS = {"stock": "stock", "default": "echo"}  # ways of planning, as a profile calls their graphs
-#: What stands in the names of a part's operators and weights. The rest are embeddings, and the inputs of cells.
+#: Parts of the names of a part's operators and weights. The rest are embeddings, and the inputs of cells.
 PARTS = {
     "attention": ("attention",),
     "RNN": ("encode", "decoder", "feed"),

@@ -1,4 +1,4 @@
-"""What follows from planned bytes: by how often memory falls, means, and whether what has to hold does."""
+"""Figures from planned bytes: by how often memory falls, means, and whether the expectations hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 
 #: The four over which the authors' abstract takes its mean.
 HEADLINE = ("nmt_tbd", "deepspeech2", "transformer", "resnet50_v2")
-#: What echo set itself for the mean and the largest of the four, by way; None: nothing.
+#: The goals of echo for the mean and the largest of the four, by way; None: nothing.
 BARS: Mapping[str, tuple[float | None, float | None]] = {"default": (2.8, 4.5), "bits": (2.0, None)}
 _BYTES = ("planned", "total")
 _WORSE = 1.01  # of the committed bytes
@@ -42,7 +42,7 @@ def headline(rows: Iterable[Row], name: str, of: str = "total") -> tuple[float, 
 
 
 def faults(row: Row) -> list[str]:
-    """What does not hold of a workload: never above stock, below the mirror, no more heavy operators than memonger."""
+    """Broken expectations of a workload: never above stock, below the mirror, no more heavy operators than memonger."""
     found = []
     for name in ("default", "unfused"):
         if row[name]["total"] > row["stock"]["total"]:

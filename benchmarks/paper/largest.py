@@ -38,7 +38,7 @@ def largest(held: Callable[[int], int], limit: int, start: int) -> int:
 
 
 def _meets(known: dict[int, int], limit: int) -> int:
-    """Where the line through the two known points nearest to the limit meets it, rounded down."""
+    """The point where the line through the two known points nearest to the limit meets it, rounded down."""
     (x1, y1), (x2, y2) = sorted(known.items(), key=lambda point: abs(point[1] - limit))[:2]
     return x1 if y1 == y2 else int(x1 + (limit - y1) * (x2 - x1) / (y2 - y1))
 

@@ -68,7 +68,7 @@ def _symbol(setting: Setting) -> mx.sym.Symbol:
 
 
 def _norm(layer: str, setting: Setting) -> Callable[[mx.sym.Symbol, int], mx.sym.Symbol]:
-    """What normalizes a layer's output in each step, with weights that all steps share; nothing without norms."""
+    """The normalization of a layer's output in each step, with weights that all steps share; nothing without norms."""
     if not setting.normed:
         return lambda x, step: x
     gamma, beta = (mx.sym.var(f"{layer}_norm_{part}") for part in ("gamma", "beta"))

@@ -1,4 +1,4 @@
-"""What all scripts of the evaluation share: one model planned in each way, and results that a run goes on with."""
+"""Shared by all scripts of the evaluation: one model planned in each way, and results that a run goes on with."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 MEAN, LARGEST = 1.89, 3.13
 #: The same of single workloads; of "tbd" 2.08 on Pascal, 2.03 on Volta, 2.04 on Turing.
 FOOTPRINT = {"nmt_tbd": "2.03-2.08", "nmt_groundhog": "1.73", "nmt_best": "2.41"}
-#: What MXNet's own developers saw (pull request 18228, issue 14383): shares of the memory without recomputation.
+#: Measurements of MXNet's own developers (pull request 18228, issue 14383): shares of the memory without recomputation.
 RESNET_152_BELOW, RESNET_50_MIRRORED = 0.6, 4496 / 3317
 #: Times by which the memory of "tbd" falls, by the swept value; of layers only the ends are named.
 SWEPT = {"layers": {1: 2.57, 5: 1.68}, "hidden": {256: 1.85, 512: 2.14, 1024: 2.39}}

@@ -42,7 +42,7 @@ def claims_table(result: dict[str, Any]) -> str:
 
 
 def bars_table(result: dict[str, Any]) -> str:
-    """What echo set itself, and whether it is met."""
+    """The goals of echo, and whether they are met."""
 
     def cell(value: float, bar: float) -> str:
         return f"{value:.2f}x, {'met' if value > bar else '**missed**'}"
@@ -57,7 +57,7 @@ def bars_table(result: dict[str, Any]) -> str:
 
 
 def mirror_table(result: dict[str, Any]) -> str:
-    """What MXNet's own recomputation does to residual networks."""
+    """MXNet's own recomputation of residual networks."""
     lines = []
     for row in result["rows"]:
         if row["workload"].startswith("resnet"):
@@ -119,7 +119,7 @@ def sweeps_table(result: dict[str, Any]) -> str:
 
 
 def largest_table(result: dict[str, Any]) -> str:
-    """What fits in 12 GB."""
+    """The largest batches in 12 GB."""
 
     def line(row: Row) -> list[str]:
         ways = ("stock", "echo", "unfused", "default")
@@ -142,7 +142,7 @@ def breakdown_table(result: dict[str, Any]) -> str:
 
 
 def cell_table(result: dict[str, Any]) -> str:
-    """What one more step of an LSTM layer takes, in outputs of the step."""
+    """The memory of one more step of an LSTM layer, in outputs of the step."""
 
     def line(row: Row) -> list[str]:
         found = row["outputs_a_step"]
@@ -167,7 +167,7 @@ def steps_table(result: dict[str, Any]) -> str:
 
 
 def perplexity_table(result: dict[str, Any]) -> str:
-    """What each way affords, and how long it trains to the perplexity."""
+    """The batch that each way affords, and the time of its training to the perplexity."""
     lines = []
     for row in result["rows"]:
         for name, found in row["training"].items():

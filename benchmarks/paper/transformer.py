@@ -66,7 +66,7 @@ def _embedded(name: str, words: mx.sym.Symbol, setting: Setting) -> mx.sym.Symbo
 
 
 def _later(x: mx.sym.Symbol) -> mx.sym.Symbol:
-    """What is added to the scores, so that no word sees those after it."""
+    """The mask that is added to the scores, so that no word sees those after it."""
     steps = mx.sym.contrib.arange_like(x, axis=1)
     column, row = (mx.sym.reshape(steps, shape=shape) for shape in ((1, 1, 1, -1), (1, 1, -1, 1)))
     return mx.sym.broadcast_greater(column, row) * -1e9

@@ -1,4 +1,4 @@
-"""What the benchmark of a busy machine makes of plannings; its programs come and go."""
+"""The benchmark of a busy machine: its summary of plannings, and its programs, which come and go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the GPU checks time as one thing is one thing: echo's steps against torch's, on the CPU in the emulation."""
+"""The steps that the GPU checks compare are the same: echo's against torch's, on the CPU in the emulation."""
 
 from __future__ import annotations
 

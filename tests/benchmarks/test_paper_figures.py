@@ -1,4 +1,4 @@
-"""What is made of planned bytes: ratios, what does not hold, and what got worse than what is committed."""
+"""Figures from planned bytes: ratios, broken expectations, and regressions against the committed results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read out of Sockeye's logs, and what counts as a difference."""
+"""Values from Sockeye's logs, and the comparison of two logs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "data_parallel.py"
 
 
 def run(folder: Path, **environment: str) -> tuple[list[str], str]:
-    """What the workers printed, in order, and the log of them all."""
+    """The workers' output, in order, and the log of them all."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("ECHO", "DMLC"))}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(SCRIPT), "--launch", "2", "--steps", "4", "--batch", "8"],

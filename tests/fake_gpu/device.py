@@ -71,5 +71,5 @@ def without_kernels() -> Iterator[None]:
 
 
 def complaints() -> list[str]:
-    """What a real device would have refused: copies beyond a block, wrong geometries, addresses of the host."""
+    """Calls that a real device would have refused: copies beyond a block, wrong geometries, addresses of the host."""
     return list(_core().fake_complaints().decode().splitlines())

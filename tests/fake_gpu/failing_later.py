@@ -15,7 +15,7 @@ from tests.fake_gpu import device
 
 
 def tried(executor: mx.executor.Executor) -> str:
-    """What comes of a step."""
+    """The outcome of a step."""
     try:
         executor.forward(is_train=True)
         executor.backward()

@@ -1,4 +1,4 @@
-"""What measured times depend on: the GPU as CUDA names it, and the versions of the libraries that compute on it."""
+"""Measured times depend on the GPU as CUDA names it, and on the versions of the libraries that compute on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver has to compile: of the kernels those alone that a model launches, each once a device."""
+"""The driver compiles only the kernels that a model launches, each once a device."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from echo.runtime.bind_plan import PLANNER
 from tests.fake_gpu import device
 
 GPU = mx.gpu(0)
-# What decides by time is a matter of the device, and this one's times mean nothing.
+# Decisions by time depend on the device, and this one's times mean nothing.
 WISHES: dict[str, Any] = {"max_overhead": None, "fuse": "memory"}
 # README's planned MB on a CPU without a bound on time; a GPU may need 5 % more.
 ON_CPU = {"nmt": 77, "nmt_large": 463, "lm": 77, "resnet50_v1": 1578, "resnet50_v2": 1370, "densenet121": 1264,

@@ -1,4 +1,4 @@
-"""What may be slower than cuDNN and cuBLAS is timed first. This device's times mean nothing: they are injected."""
+"""Operators that may be slower than cuDNN and cuBLAS are timed first. Times are injected, as this device has none."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not (SOCKEYE / ".installed").exists(), reason="S
 
 
 def trained(model: str, folder: Path, echo: str) -> dict[str, Any]:
-    """What `sockeye_training` prints of a model, with or without echo."""
+    """The output of `sockeye_training` for a model, with or without echo."""
     folder.mkdir()
     environment = {**os.environ, "ECHO": echo, "ECHO_STRICT": "1", "ECHO_MAX_OVERHEAD": "none"}
     environment["ECHO_CACHE_DIR"] = str(folder / "cache")

@@ -1,4 +1,4 @@
-"""What is written between forward and backward is found on a GPU, too, and what only looks like a write is not."""
+"""Writes between forward and backward are found on a GPU, too; calls that only look like writes are not."""
 
 from __future__ import annotations
 

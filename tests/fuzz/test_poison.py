@@ -152,7 +152,7 @@ def test_dependency_that_was_not_declared(static: bool | None) -> None:
     assert any(np.isnan(each).any() or (static is False and not np.allclose(each, expected)) for each in got)
 
 
-# What it leaves alone ----------------------------------------------------------------------------------------------
+# Arrays that it leaves alone -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])

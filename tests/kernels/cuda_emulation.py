@@ -39,7 +39,7 @@ def contraction() -> tuple[str, ...]:
 
 
 def compile_fibers(folder: Path, *more: str) -> Path:
-    """What every library of emulated kernels contains, as an object file."""
+    """The common part of every library of emulated kernels, as an object file."""
     _run("g++", *FLAGS, *more, "-c", str(HERE / "fibers.cc"), "-o", str(folder / "fibers.o"))
     return folder / "fibers.o"
 
@@ -72,7 +72,7 @@ def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: 
 
 
 class Built(NamedTuple):
-    """What the tests compile once: an object file, a ``libcuda.so.1``, and the kernels."""
+    """Everything that the tests compile once: an object file, a ``libcuda.so.1``, and the kernels."""
 
     fibers: Path
     driver: Path

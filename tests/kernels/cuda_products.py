@@ -118,7 +118,7 @@ def cases(which: str) -> list[Case]:
 
 
 def run(blas: ctypes.CDLL, driver: str, kernels: str, which: str) -> dict[str, Any]:
-    """What the cases in each type did."""
+    """The results of the cases in each type."""
     backend = Emulated(Path(driver), Path(kernels))
     said: dict[str, Any] = {}
     for dtype in ("float16",) if which == "half losses" else ("float32", "float16"):

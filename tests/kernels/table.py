@@ -1,4 +1,4 @@
-"""What the tests know of each kernel: tensors, sizes, parameters, and bugs that have to be caught."""
+"""The facts of the tests about each kernel: tensors, sizes, parameters, and bugs that have to be caught."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DROPPED = Tensor("bits", "uint8", True, False), Tensor("1", "float32", True, Fal
 
 @dataclass(frozen=True)
 class Spec:
-    """What a kernel takes and gives."""
+    """The inputs and outputs of a kernel."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

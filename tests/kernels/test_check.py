@@ -239,7 +239,7 @@ def test_empty_tensors_need_no_data() -> None:
 
 
 def test_unread_tensors_may_hold_anything() -> None:
-    """What a gradient does not read need not be there, nor be of the right type."""
+    """A tensor that a gradient does not read may be absent or of the wrong type."""
     case = draw("relu", SMALL["relu"])
     y, bits = run_forward(case, call)
     expected, got = np.empty_like(y), np.empty_like(y)

@@ -87,7 +87,7 @@ def test_empty_arrays_that_are_nowhere(
     "case", [case for case in CASES if case.dims.get("H") == 1 and max(case.dims.values()) < 30], ids=str
 )
 def test_sums_that_cancel(backend: Emulated, case: Case, dtype: str) -> None:
-    """What is left of them is 0, or nearly, and a GPU's roundings: they are held against what was summed."""
+    """The sums are 0, or nearly, plus a GPU's roundings: they are compared with the summands."""
     for seed in range(8):
         assert check(case, dtype, backend, np.random.default_rng(seed)) < 0.8
 

@@ -1,4 +1,4 @@
-"""What the CUDA launcher does before it launches: drivers, contexts and devices, and what it says when one is wrong."""
+"""The CUDA launcher before it launches: drivers, contexts and devices, and its errors when one is wrong."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def run(
     blas: Path, creating: int = 0, multiplying: int = 0, lasting: int = 0, cases: str = "layer",
     library: tuple[Path, ...] = (), **variables: str,
 ) -> tuple[Any, list[str]]:  # fmt: skip
-    """What `tests.kernels.cuda_products` prints, and the lines of echo's on standard error."""
+    """The output of `tests.kernels.cuda_products`, and echo's lines on standard error."""
     script = [sys.executable, "-m", "tests.kernels.cuda_products", str(built().driver), str(built().kernels), str(blas)]
     script += [str(creating), str(multiplying), str(lasting), cases, *map(str, library)]
     environment = {**os.environ, **variables}
@@ -120,7 +120,7 @@ def test_losses_in_parts(blas: dict[int, Path], bounded: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lasting", [1, 2, 11])
 def test_a_cublas_that_fails_between_parts(blas: dict[int, Path], bounded: Path, lasting: int) -> None:
-    """What it added is added once: tiles compute the other products."""
+    """Its sum is added once: tiles compute the other products."""
     said, errors = run(blas[11], multiplying=13, lasting=lasting, cases="losses", library=(bounded,))
     assert len(errors) == 2
     assert gradients(said, "float32") >= {"loss_ds", "gemm_weights_small"}

@@ -1,4 +1,4 @@
-"""What planning is told of workspaces is what the kernels then ask for, on both backends."""
+"""Planning knows the workspaces that the kernels then request, on both backends."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def rows() -> dict[str, Row]:
 ROWS = rows()
 
 
-# What the gradients read -------------------------------------------------------------------------------------------
+# Arrays that the gradients read --------------------------------------------------------------------------------------
 
 
 def test_reads_of_gradients_match_the_kernels_rows() -> None:

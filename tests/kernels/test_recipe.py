@@ -235,7 +235,7 @@ def operators(library: ctypes.CDLL) -> int:
 
 
 def kernels_tests(folder: Path, scratch: Path) -> str:
-    """What the tests of all kernels say of the toy; without ``site``, which would bring the installed echo in."""
+    """The results of all kernels' tests for the toy; without ``site``, which would bring the installed echo in."""
     paths = os.pathsep.join([str(folder), sysconfig.get_path("purelib")])
     tests = [f"tests/kernels/test_{name}.py" for name in ("reference", "cpu", "cuda_kernels", "mutants")]
     options = ["-v", "-k", "blend", "-p", "no:cacheprovider", "--noconftest", "-W", "ignore::pytest.PytestWarning"]

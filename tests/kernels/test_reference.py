@@ -128,7 +128,7 @@ def test_keys_that_the_mask_rules_out() -> None:
 
 
 def test_masks_are_packed_as_they_are_applied() -> None:
-    """What pack_mask makes of a mask of Dropout multiplies as the mask does; it has no gradient."""
+    """A mask of Dropout that pack_mask packed multiplies as the mask does; it has no gradient."""
     mask = np.where(RNG(3).random(19) < 0.6, 1 / 0.6, 0.0)
     x = RNG(4).normal(size=19)
     bits, scale = reference.pack_mask(mask)

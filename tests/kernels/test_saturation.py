@@ -50,7 +50,7 @@ def test_update_gate_without_difference_has_no_gradient() -> None:
 
 @pytest.mark.parametrize("name", ["lstm_cell", "lstm_layer"])
 def test_gradients_from_rounded_gates_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the check is for: 1 - gate, taken from a gate in float32."""
+    """The fault that the check finds: 1 - gate, taken from a gate in float32."""
 
     def rounded(x: object) -> object:
         gate = sigmoid(np.asarray(x)).astype(np.float32)

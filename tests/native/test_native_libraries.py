@@ -31,7 +31,7 @@ def _empty_folder(hook_on: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def errors() -> list[str]:
-    """What the four ways in say."""
+    """The errors of the four ways in."""
 
     def capture() -> None:
         with native.capture():

@@ -33,7 +33,7 @@ class Difference:
 
 @dataclass
 class Audit:
-    """What was found of one case. ``undefined``: stock MXNet does not agree with itself."""
+    """The findings of one case. ``undefined``: stock MXNet does not agree with itself."""
 
     case: Case
     has_gradient: bool = True
@@ -116,7 +116,7 @@ def _reuses(run: Run, built: Built) -> bool:
 
 
 def in_place(case: Case, setting: Setting) -> Audit:
-    """What the operator and its gradient do in place in stock MXNet, and whether that makes a difference.
+    """The in-place computations of the operator and its gradient in stock MXNet, and whether they make a difference.
 
     ``undefined`` says how stock MXNet differs where nothing shares memory.
     """

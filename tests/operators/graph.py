@@ -25,7 +25,7 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What is around the operator.
+    """The surroundings of the operator.
 
     Attributes:
         producer: of its inputs: "light" operators, "conv" with BatchNorm and relu, "plain conv", or "dense".

@@ -55,7 +55,7 @@ def _dropped(built: Built, name: str, map_: Ref, masked: str) -> Ref:
     return built.add("_echo_apply_mask", f"{name}_drop", inputs, **fused_node("apply_mask", "", [Entry(0)] * 3).attrs)
 
 
-# What is done with a map of values in (-1, 1), so that it is of a kind: (operator, attributes) in a row.
+# The operators that make a map of a kind from values in (-1, 1): (operator, attributes) in a row.
 _TAILS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     "x": [],
     "p": [("exp", {})],

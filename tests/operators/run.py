@@ -76,7 +76,7 @@ class Run:
             yield step, executor.outputs, gradients
 
     def _check_draws(self, graph: Any) -> None:
-        """What asks MXNet for random numbers is known to draw them: fusion keeps the order of draws."""
+        """Operators that draw random numbers are known to draw them: fusion keeps the order of draws."""
         attrs = {node["name"]: node["attrs"] for node in self.built.nodes}
         random = [node for node in (graph["nodes"] if graph else ()) if node.get("random") and node["name"] in attrs]
         assert all(may_draw(node["op"], attrs[node["name"]]) for node in random), random

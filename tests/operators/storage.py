@@ -128,7 +128,7 @@ def watched(found: InPlace) -> Change:
 
 
 def in_place_as(stock: InPlace) -> Change:
-    """What stock MXNet does not compute in place gets a chunk of its own; clones are as what they are clones of."""
+    """An output that stock MXNet does not compute in place gets a chunk of its own; clones are as their originals."""
 
     def change(plan: Plan) -> None:
         entries = list(plan)

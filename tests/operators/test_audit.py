@@ -49,7 +49,7 @@ def test_every_reader_in_all_settings(name: str) -> None:
     assert_as_known(audit(BY_NAME[name], full(BY_NAME[name])))
 
 
-# What must be found ------------------------------------------------------------------------------------------------
+# Faults that must be found -------------------------------------------------------------------------------------------
 
 BAD_READERS = {
     **{f"RNN {mode}": rnn(mode, gates) for mode, gates in (("rnn_tanh", 1), ("gru", 3), ("lstm", 4))},

@@ -1,4 +1,4 @@
-"""What echo may do to the maps around an operator, done by force."""
+"""Everything that echo may do to the maps around an operator, forced."""
 
 from __future__ import annotations
 

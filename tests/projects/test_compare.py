@@ -1,4 +1,4 @@
-"""What counts as the same, and how far off is too far."""
+"""The comparison of two trainings: equal values, and tolerances."""
 
 import numpy as np
 import pytest

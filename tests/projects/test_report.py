@@ -1,4 +1,4 @@
-"""What the runs of a model say together."""
+"""The row that the runs of a model give together."""
 
 from dataclasses import replace
 from typing import Any

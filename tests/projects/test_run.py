@@ -1,4 +1,4 @@
-"""What is read from a child's log, and under which variables it runs."""
+"""Results are read from a child's log; the variables under which it runs."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     environment: dict[str, str]
 
 
-# What is not ours is not instrumented: Python and MXNet keep what they have at the end (leaks are not told), and hand
+# Foreign code is not instrumented: Python and MXNet keep what they have at the end (leaks are not told), and hand
 # memory to each other that one allocated and the other frees. The hook knows MXNet's classes without their types: vptr.
 # Stacks on the heap, for uses after a return, are aligned too little for wide registers by GCC up to 13 (PR 110027).
 ADDRESS = Kind(

@@ -26,7 +26,7 @@ ROOT = libraries.ROOT
 FOLDER = ROOT / "build" / "coverage"
 OBJECTS, DATA = FOLDER / "native", FOLDER / "python"
 QUICK = ("-n", "2", "--dist", "loadfile", "-m", "not slow and not gpu")
-# What ``--floors`` runs, in some two minutes, and the least shares of lines and of branches, in percent, of rooms.
+# The tests of ``--floors``, of two minutes, and the least shares of lines and of branches, in percent, of rooms.
 SLICE = (
     *("tests/estimators", "tests/native", "tests/planning", "tests/plans", "tests/policies"),
     "tests/system/test_process_deadline.py",  # plans that were stopped, which are the planner's
@@ -70,7 +70,7 @@ class File(NamedTuple):
 
 
 def python_files() -> list[File]:
-    """What coverage.py noted."""
+    """The lines and branches that coverage.py noted."""
     command = [sys.executable, "-m", "coverage"]
     config = f"--rcfile={FOLDER / 'coveragerc'}"
     subprocess.run([*command, "combine", config, "-q"], check=False, cwd=ROOT)
@@ -86,7 +86,7 @@ def python_files() -> list[File]:
 
 
 def native_files() -> list[File]:
-    """What gcov makes of the counts. A header is in several objects; what only an exception takes is no branch."""
+    """gcov's report of the counts. A header is in several objects; a path that only an exception takes is no branch."""
     lines: dict[str, dict[int, bool]] = defaultdict(dict)
     branches: dict[str, dict[Branch, bool]] = defaultdict(dict)
     for notes in sorted(OBJECTS.rglob("*.gcda")):

@@ -85,6 +85,6 @@ def ilp_graph(name: str) -> DataGraph:
 
 @lru_cache(maxsize=None)
 def ilp_plans(name: str) -> list[dict[str, Any]]:
-    """What the integer program of others found: bytes, cost, overhead."""
+    """The solution of the authors' integer program: bytes, cost, overhead."""
     plans: list[dict[str, Any]] = json.loads((ILP / f"{name}.json").read_text(encoding="utf-8"))["ilp_plans"]
     return plans

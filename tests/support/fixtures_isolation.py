@@ -23,7 +23,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_said() -> None:
-    """What an earlier test was warned of is news to this one."""
+    """A warning of an earlier test is logged again in this one."""
     ONCE.forget()
 
 

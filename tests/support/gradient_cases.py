@@ -23,7 +23,7 @@ def shaped(shape: tuple[int, ...], op: Callable[..., Symbol], **attrs: Any) -> B
 
 
 def between_convolutions(op: Callable[..., Symbol], **attrs: Any) -> Build:
-    """Where oneDNN lays arrays out in its own way."""
+    """Cases in which oneDNN lays arrays out in its own way."""
 
     def build(x: Symbol, y: Symbol, name: str) -> Symbol:
         hidden = mx.sym.Convolution(as_images(x), kernel=(3, 3), num_filter=16, pad=(1, 1), name="before")

@@ -34,7 +34,7 @@ def plan_other_graphs(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Graph]
 
 
 def calls_of(action: Callable[[], Any]) -> tuple[Any, int]:
-    """What an action gives, and how many functions it called: the work that it took, the same on every machine."""
+    """The result of an action, and the number of functions that it called, which is the same on every machine."""
     calls = 0
 
     def count(_: Any, event: str, __: Any) -> None:
@@ -69,7 +69,7 @@ def problem_of(
     planner: type[StoragePlanner] | type[ReferencePlanner] = StoragePlanner,
     **limits: Any,
 ) -> Problem:
-    """What a policy is asked for a training graph: all light operators are candidates."""
+    """The problem of a policy for a training graph: all light operators are candidates."""
     overhead = overhead or overhead_of(training)
     heads = {entry.node for entry in training.outputs}
     candidates = {

@@ -1,4 +1,4 @@
-"""What `make wheels` built: is it all there, does it run on old machines, and what does it bring along?
+"""Checks the output of `make wheels`: is it complete, does it run on old machines, and what does it bring along?
 
     python tests/support/release.py FOLDER PLATFORM
 
@@ -30,7 +30,7 @@ SOURCES = {
 
 
 def faults(wheel: Path, sources: Path, platform: str) -> list[str]:
-    """What is wrong with them, each in one line."""
+    """The faults of them, each in one line."""
     contents = zipfile.ZipFile(wheel)
     inside = set(contents.namelist())
     with tarfile.open(sources) as archive:

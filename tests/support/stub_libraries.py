@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Sequence
 
-# What libmxnet.so of the wheels of MXNet 1.9.1 asks for.
+# The libraries that libmxnet.so of MXNet 1.9.1's wheels requires.
 ASKED = {
     "cu102": ("libcudart.so.10.2", "libcudnn.so.8", "libcublas.so.10", "libcufft.so.10", "libcusolver.so.10",
               "libcurand.so.10", "libnvrtc.so.10.2", "libnccl.so.2", "libnvToolsExt.so.1", "libcuda.so.1"),

@@ -15,7 +15,7 @@ from tests.support.stub_libraries import ASKED, mxnet, stub, wheels
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
-# What load_for gives, what of it is in the process then, and whether libmxnet.so can be loaded.
+# The result of load_for, the libraries in the process then, and whether libmxnet.so can be loaded.
 PROGRAM = """
 import ctypes, re, sys
 from pathlib import Path
@@ -32,7 +32,7 @@ print("loaded", *(ctypes.CDLL(name).number_libcudart() for name in sys.argv[3:])
 
 
 def loaded(site: Path, library: Path, *names: str, **environment: str) -> tuple[str, list[str], str]:
-    """What `PROGRAM` prints; the last line is empty where libmxnet.so cannot be loaded."""
+    """The output of `PROGRAM`; the last line is empty if libmxnet.so cannot be loaded."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, site, library, *names], capture_output=True, text=True,
                           timeout=60, check=False, env={"PATH": "/usr/bin:/bin", **environment})  # fmt: skip
     lines = [*done.stdout.splitlines(), ""]

@@ -35,7 +35,7 @@ except LookupError as error:
 
 
 def ask(folder: Path, source: str = "", *flags: str, ids: bool = False) -> str:
-    """What a process says of the driver that this source makes; of none where it is empty."""
+    """The output of a process with the driver that this source makes, or without one if it is empty."""
     if source:
         (folder / "driver.c").write_text(source)
         subprocess.run(["gcc", "-shared", "-fPIC", *flags, "-o", folder / "libcuda.so.1", folder / "driver.c"],

@@ -59,7 +59,7 @@ class Terminal(io.StringIO):
 
 
 def shown(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, patience: float) -> str:
-    """What a planning that waits until something was written, if anything can be, has left in the end."""
+    """The final terminal of a planning that waits until something was written, if anything can be."""
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(module, "_PATIENCE", patience)
     written = module.threading.Event()

@@ -200,7 +200,7 @@ def test_verify_without_storage_counter_compares_the_rest(
     assert "own graph; storage was not compared: NativeError: another layout" in caplog.text
 
 
-# What counts as more ---------------------------------------------------------------------------------------------
+# The tolerance ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

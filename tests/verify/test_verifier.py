@@ -1,4 +1,4 @@
-"""What ``verify`` says and does of what was found: nothing, one warning with a folder, or an error."""
+"""The report of ``verify``: nothing, one warning with a folder, or an error."""
 
 from __future__ import annotations
 

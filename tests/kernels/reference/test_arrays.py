@@ -1,4 +1,4 @@
-"""What the references share, at the ends of the numbers, too."""
+"""The helpers of the references, at the ends of the numbers, too."""
 
 from __future__ import annotations
 
