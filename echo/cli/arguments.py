@@ -1,4 +1,4 @@
-"""The words of the commands: their arguments and flags, and errors of usage."""
+"""Arguments and options that several commands share: their help, how their texts are read, and errors of usage."""
 
 import json
 import os
@@ -13,17 +13,15 @@ from typer.core import TyperCommand
 
 from echo.errors import OptionError, did_you_mean
 
-# Arguments and options that several commands share: their help, and how their texts are read.
-#
 # Modules with commands are imported for each ``--help``, so nothing here or there imports numpy, rich or MXNet before
-# a command runs. Annotations are read when Python runs: they have to be such as Python 3.8 knows.
+# a command runs. Annotations are evaluated at run time, so they use only syntax of Python 3.8.
 
 if sys.version_info >= (3, 9):
     from typing import Annotated as Annotated
 else:
     from typing_extensions import Annotated as Annotated  # which typer brings for Python 3.8
 
-_SHOWN = 80  # characters of a text that makes no sense
+_SHOWN = 80  # characters of an invalid text
 
 
 class Fuse(str, Enum):
@@ -47,7 +45,7 @@ MaxOverhead = Annotated[
 ]
 MemoryBudget = Annotated[
     Optional[str],
-    typer.Option(metavar="VALUE", help='Bytes, "6GB", or part of what is needed without: "50%", 0.5.'),
+    typer.Option(metavar="VALUE", help='Bytes, "6GB", or a part of the memory without echo: "50%", 0.5.'),
 ]
 OptimizerStates = Annotated[
     int, typer.Option(metavar="N", help="Copies of the weights that the optimizer keeps: 1 for momentum, 2 for Adam.")
@@ -60,10 +58,10 @@ Keep = Annotated[
     Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes or operators to stash; may be repeated.")
 ]
 Recompute = Annotated[Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")]
-FuseWhere = Annotated[Optional[Fuse], typer.Option(help="Fused kernels where they are slower, too.")]
+FuseWhere = Annotated[Optional[Fuse], typer.Option(help="Fuse for memory, also where kernels are slower.")]
 Trace = Annotated[
     Optional[str],
-    typer.Option(metavar="FOLDER", help="Write down what each stage gave, as ECHO_DEBUG=dump=FOLDER does."),
+    typer.Option(metavar="FOLDER", help="Write the result of each stage, as ECHO_DEBUG=dump=FOLDER does."),
 ]
 Save = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write the result as a JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -73,7 +71,7 @@ def shape_of(text: str) -> Tuple[str, Tuple[int, ...]]:
     """The name and the shape in NAME=SHAPE.
 
     Raises:
-        OptionError: the text is no such thing.
+        OptionError: the text has another form.
     """
     name, separator, sizes = text.rpartition("=")
     try:
@@ -92,7 +90,7 @@ def shapes_of(symbol: Any, texts: Sequence[str]) -> Dict[str, Any]:
     """The shapes by name of arrays of a symbol.
 
     Raises:
-        OptionError: as `shape_of`; or a name comes twice, or is not that of an array.
+        OptionError: as `shape_of`; or a name comes twice, or no array has it.
     """
     from echo.system.files import shortened
 
@@ -170,10 +168,10 @@ def print_json(value: Any) -> None:
 
 
 def check_folders(*files: Optional[str]) -> None:
-    """Looks whether the folders of files that will be written are there, before the work that goes into them is done.
+    """Checks that the folders of files exist and are writable, before the work whose results go there.
 
     Raises:
-        OptionError: one is not there, or nothing may be written into it.
+        OptionError: one does not exist, or is not writable.
     """
     for file in filter(None, files):
         folder = os.path.dirname(file) or "."
@@ -183,11 +181,8 @@ def check_folders(*files: Optional[str]) -> None:
             raise OptionError(f"{file} cannot be written: nothing may be written into {folder}")
 
 
-# A command that shows its usage with each complaint about its words.
-
-
 class WithUsage(TyperCommand):
-    """A command of typer's; where an option lacks its value, typer alone would not say of which command."""
+    """A command whose error for an option without its value names the command, which typer's own does not."""
 
     def parse_args(self, ctx: Any, args: List[str]) -> List[str]:
         try:

@@ -1,10 +1,10 @@
-"""The command line, ``mxecho`` or ``python -m echo``: one module a command, or for a few that belong together.
+"""The command line, ``mxecho`` or ``python -m echo``: one module for commands that belong together.
 
-Exit statuses of all commands: 0 on success; 2 if the command line makes no sense (a word, a value of an option, a name,
-a shape), with one line or the usage on standard error; 1 if anything else is wrong, with one line. ``run``, ``verify``
-and ``record`` end as the program does that they run; if it ends with 0, ``verify`` ends with 1 when nothing was
-verified, and ``record`` when no step was seen. ``doctor`` ends with 1 if echo cannot work. Modules of commands import
-what they need when they run, so that ``--help`` is there at once.
+Exit statuses of all commands: 0 on success; 2 for an invalid command line (a word, a value of an option, a name, a
+shape), with one line or the usage on standard error; 1 for any other error, with one line. ``run``, ``verify``
+and ``record`` end with the status of the program that they run; if that is 0, ``verify`` ends with 1 when nothing was
+verified, and ``record`` when no step was seen. ``doctor`` ends with 1 if echo cannot work. Commands import their
+dependencies when they run, so that ``--help`` is fast.
 """
 
 import io
@@ -53,8 +53,8 @@ def mxecho(
     mxecho plan model-symbol.json data=128,50 softmax_label=128,50       # or look at the plan first
     mxecho doctor                                                        # does echo work here?
 
-    Exit statuses: 0 on success; 2 for a command line that makes no sense; 1 for any other error. One line on standard
-    error says which. `mxecho --install-completion` has your shell complete commands and options.
+    Exit statuses: 0 on success; 2 for an invalid command line; 1 for any other error, with one line on standard error.
+    `mxecho --install-completion` has your shell complete commands and options.
     """
 
 
@@ -78,7 +78,7 @@ def application() -> typer.Typer:
 
 
 def _said(error: Exception) -> str:
-    """What an error says, without the number that the system has for it."""
+    """The message of an error, without the number that the system has for it."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -86,14 +86,14 @@ def _said(error: Exception) -> str:
 
 def main(argv: Optional[Sequence[str]] = None) -> Any:
     """Runs a command, and returns its exit status for `sys.exit`."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal has not
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     programs: List[Callable[[], int]] = []  # of the user: run after all that the command line catches
     try:
         from echo.plans.variables import warn_of_misspelt
 
         warn_of_misspelt(lambda line: print(f"mxecho: {line}", file=sys.stderr))
-        with without_garbage_collection():  # among what the import of MXNet makes alone it takes a tenth of a second
+        with without_garbage_collection():  # which takes a tenth of a second for the objects of MXNet's import alone
             get_command(application()).main(None if argv is None else list(argv), prog_name="mxecho", obj=programs)
     except SystemExit as end:
         status = end.code or 0

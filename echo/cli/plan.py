@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from echo.policies.problem import Policy
 
 
-# ``mxecho plan``, ``show`` and ``why``: a plan for a saved symbol, and what it decided.
+# ``mxecho plan``, ``show`` and ``why``: a plan for a saved symbol, and its decisions.
 
 Netron = Annotated[
-    Optional[str], typer.Option(metavar="FILE", help="Write the symbol with the plan on its nodes, to look at.")
+    Optional[str], typer.Option(metavar="FILE", help="Write the symbol with the plan on its nodes, for Netron.")
 ]
 WhyNames = Annotated[Optional[List[str]], typer.Option(metavar="NAME", help="Explain a feature map; may be repeated.")]
 
@@ -142,7 +142,7 @@ def _save(found: "Plan", symbol: Any, save: Optional[str], netron: Optional[str]
 
 
 def show(file: PlanFile, as_json: Json = False) -> None:
-    """Print a plan that was saved before.
+    """Print a saved plan.
 
     \b
     Examples:
@@ -156,9 +156,9 @@ def why(
     names: Annotated[List[str], typer.Argument(metavar="NAME...", help="A node, or NODE:OUTPUT.")],
     as_json: Json = False,
 ) -> None:
-    """Say why feature maps are stashed or recomputed.
+    """Explain why feature maps are stashed or recomputed.
 
-    What the opposite would cost is known to `mxecho plan --why NAME` alone.
+    Only `mxecho plan --why NAME` also states the cost of the opposite.
 
     \b
     Examples:
@@ -178,7 +178,7 @@ def _load(file: str) -> "Plan":
     return Plan.load(file)
 
 
-# ``mxecho frontier``: what other memory budgets buy.
+# ``mxecho frontier``: plans for several memory budgets.
 
 
 def frontier(
@@ -190,11 +190,11 @@ def frontier(
     no_fuse: NoFuse = False,
     as_json: Json = False,
 ) -> None:
-    """Say what other memory budgets buy: memory against time.
+    """Show the gain of other memory budgets: memory against time.
 
     Plans go from the least memory that can be reached to that of stock MXNet; each takes `--max-planning` seconds at
-    most. Budgets count all that the executor holds. Plans that need more memory and more time than another are left
-    out.
+    most. Budgets count everything that the executor holds. Plans that need more memory and more time than another are
+    left out.
 
     \b
     Examples:
@@ -223,7 +223,7 @@ def schedule(
     ],
     budget: Annotated[
         str,
-        typer.Option(metavar="VALUE", help='Bytes, "5GB", or part of what is needed without: "50%", 0.5.'),
+        typer.Option(metavar="VALUE", help='Bytes, "5GB", or a part of the memory without recomputation: "50%", 0.5.'),
     ],
     policy: PolicyName = "search",
     as_json: Json = False,
@@ -278,7 +278,7 @@ def _within(policy: "Policy", graph: "DataGraph", limit: int) -> "Solved":
 
 
 def as_value(graph: "DataGraph", policy: str, budget: int, solved: "Solved") -> Dict[str, Any]:
-    """Peak, overhead and what runs again, as a JSON value; bytes are live bytes."""
+    """Peak, overhead and recomputed nodes as a JSON value; bytes are live bytes."""
     from echo.ir.ops import is_heavy_in_torch
     from echo.ir.schedule import steps_of
 

@@ -46,7 +46,8 @@ Compare = Annotated[str, typer.Option(metavar="NAMES", help="Graphs next to the 
 Run = Annotated[bool, typer.Option("--run", help="Also take two steps of each graph, and measure them.")]
 Budgets = Annotated[int, typer.Option(metavar="N", help="Also plan for N memory budgets.")]
 By = Annotated[
-    Optional[str], typer.Option(metavar="REGEX", help="Group arrays by what this finds in names, not by layers.")
+    Optional[str],
+    typer.Option(metavar="REGEX", help="Group arrays by matches in their names instead of by layers."),
 ]
 Html = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write a page with charts, which needs no network.")]
 Picture = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write a picture, FILE.png or FILE.svg.")]
@@ -83,7 +84,7 @@ def profile(
     title: Title = "",
     as_json: Json = False,
 ) -> None:
-    """Say where the memory of a training step goes.
+    """Show where the memory of a training step goes.
 
     \b
     Examples:
@@ -112,7 +113,7 @@ def _check_pictures(*paths: Optional[str]) -> None:
 
 
 def _layer(by: Optional[str]) -> Any:
-    """How arrays are grouped: by what the expression finds in their names, or by their layers."""
+    """Returns the function that groups arrays: by the expression's match in their names, or by their layers."""
     from echo.report.usage import layer_by, layer_of
 
     return layer_by(by) if by else layer_of
@@ -176,7 +177,7 @@ def _print(profiled: "Profile", layer: Any, as_json: bool) -> None:
 
 
 def diff(before: ProfileFile, after: ProfileFile, by: By = None, as_json: Json = False) -> None:
-    """Set two saved profiles side by side: what grew, and what shrank.
+    """Compare two saved profiles, by kind and by layer.
 
     \b
     Examples:

@@ -46,7 +46,7 @@ States = Annotated[
     Optional[str], typer.Option(metavar="N", help="Copies of the weights, as for plan; as ECHO_OPTIMIZER_STATES.")
 ]
 Seconds = Annotated[
-    Optional[str], typer.Option(metavar="SECONDS", help="For planning one graph, or none; as ECHO_MAX_PLANNING.")
+    Optional[str], typer.Option(metavar="SECONDS", help="Limit for planning one graph, or none; as ECHO_MAX_PLANNING.")
 ]
 Plans = Annotated[
     Optional[str], typer.Option(metavar="VALUE", help="A plan saved before, or several with : between; as ECHO_PLAN.")
@@ -55,7 +55,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Raise where echo would w
 
 
 class BeforeAProgram(WithUsage):
-    """A command whose options end where the user's program begins: what follows is the program's own."""
+    """A command whose options end where the user's program begins, whose arguments are its own."""
 
     def parse_args(self, ctx: Any, args: List[str]) -> List[str]:
         options, program = split(args)
@@ -66,7 +66,7 @@ class BeforeAProgram(WithUsage):
 
 
 def _with_dump(folder: Optional[str]) -> Optional[str]:
-    """Returns ``ECHO_DEBUG`` with a folder for what each stage gives; None without one."""
+    """Returns ``ECHO_DEBUG`` with a folder for the results of stages; None without one."""
     from echo.plans.variables import escaped
 
     return ",".join(filter(None, [os.environ.get("ECHO_DEBUG"), f"dump={escaped(folder)}"])) if folder else None
@@ -109,7 +109,7 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
             "ECHO_STRICT": "1" * strict,
         }  # fmt: skip
         given = {variable: value for variable, value in values.items() if value}
-        # later, when the command line is read: whatever the program raises is not the command line's to catch
+        # later: the command line must not catch the program's own exceptions
         ctx.obj.append(lambda: with_variables(name, program or [], {**more, **given}))
 
     command.__name__, command.__doc__ = name, text
@@ -133,8 +133,8 @@ verify = _command(
     "verify",
     """Run a program with echo, and check its first steps.
 
-    The first step of each plan is compared with the stock graph's, as ECHO_VERIFY=1 does, and the log says how it went.
-    Ends as the program does; where that is with 0, with 1 if nothing was verified.
+    The first step of each plan is compared with the stock graph's, as ECHO_VERIFY=1 does, and the result is logged.
+    Ends with the program's exit status; if that is 0 and nothing was verified, with 1.
 
     \b
     Examples:
@@ -145,7 +145,7 @@ verify = _command(
 
 
 def _nothing(command: str, program_ended_well: bool) -> int:
-    """Says at the end of a program if nothing was planned, or verified, and why; the exit status that this gives."""
+    """Prints at the end of a program if nothing was planned, or verified, and why; returns the exit status."""
     find = sys.modules.get("echo.runtime.bind_plan")  # every bind with echo goes through it
     unplanned = sys.modules.get("echo.runtime.unplanned")
     if find is not None and find.PLANNER.summary.graphs:
@@ -192,11 +192,11 @@ _NO_STEPS = (
     "in a Python that has mxnet-echo installed and reads .pth files"
 )
 
-Command = Annotated[List[str], typer.Argument(metavar="COMMAND...", help="What trains, and its own arguments.")]
+Command = Annotated[List[str], typer.Argument(metavar="COMMAND...", help="The training program and its arguments.")]
 Compare = Annotated[
     Optional[str], typer.Option(metavar="OFF,ON", help="Run it for each: off without echo, on with it, as ECHO=1 does.")
 ]
-Out = Annotated[str, typer.Option(metavar="FOLDER", help="Where rows (CSV) and sums (JSON) of each run are written.")]
+Out = Annotated[str, typer.Option(metavar="FOLDER", help="Folder for the rows (CSV) and sums (JSON) of each run.")]
 Every = Annotated[int, typer.Option(metavar="N", min=1, help="Training steps of a row.")]
 Warmup = Annotated[int, typer.Option(metavar="N", min=0, help="Training steps that are left out of sums.")]
 Picture = Annotated[Optional[str], typer.Option(metavar="FILE", help="Draw it, as FILE.png or FILE.svg.")]
@@ -212,10 +212,10 @@ def record(
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
-    """Record what a training takes: time, memory, energy.
+    """Record the time, memory and energy of a training.
 
     Samples a second, milliseconds a step, memory of the process and in MXNet's storage; on GPUs their memory, power and
-    energy, and the energy of CPUs where it can be read. The program stays as it is, and its exit status is this one's.
+    energy, and the energy of CPUs if it can be read. The program stays as it is, and its exit status is passed on.
 
     \b
     Examples:
