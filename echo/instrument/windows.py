@@ -87,7 +87,7 @@ class RowFile:
             OSError: the disk is full, or the file gone.
         """
         values = {**asdict(row), "warmup": int(row.warmup), **{name: getattr(row, name) for name in _DERIVED}}
-        self._write([_text(values[name]) for name in COLUMNS])
+        self._write(["" if values[name] is None else repr(values[name]) for name in COLUMNS])
 
     def close(self) -> None:
         """Closes the file, which then has all rows that were added."""
@@ -96,12 +96,6 @@ class RowFile:
     def _write(self, cells: Sequence[str]) -> None:
         self._writer.writerow(cells)
         self._file.flush()
-
-
-def _text(value: float | None) -> str:
-    if value is None:
-        return ""
-    return repr(value)
 
 
 def read_rows(path: str | os.PathLike[str]) -> tuple[Row, ...]:
@@ -151,16 +145,14 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """
     counted = [row for row in rows if not row.warmup]
     samples, seconds = sum(row.samples for row in counted), sum(row.seconds for row in counted)
-    gpu, cpu = _sum(counted, lambda row: row.gpu_joules), _sum(counted, lambda row: row.cpu_joules)
+    gpu, cpu = _sum(counted, "gpu_joules"), _sum(counted, "cpu_joules")
     return {
         "steps": sum(row.steps for row in counted),
         "samples": samples,
         "seconds": seconds,
         "ms_a_step": statistics.median(row.ms_a_step for row in counted) if counted else None,
         "samples_a_second": statistics.median(row.samples_a_second for row in counted) if counted else None,
-        "process": _most(rows, lambda row: row.process),
-        "storage": _most(rows, lambda row: row.storage),
-        "device": _most(rows, lambda row: row.device),
+        **{name: _most(rows, name) for name in ("process", "storage", "device")},
         "gpu_joules_a_sample": _ratio(gpu, samples),
         "cpu_joules_a_sample": _ratio(cpu, samples),
         "gpu_watts": _ratio(gpu, seconds),
@@ -169,13 +161,13 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _sum(rows: Sequence[Row], value: Callable[[Row], float | None]) -> float | None:
-    values = [read for read in map(value, rows) if read is not None]
-    return sum(values) if values and len(values) == len(rows) else None
+def _sum(rows: Sequence[Row], name: str) -> float | None:
+    values = [getattr(row, name) for row in rows]
+    return None if not values or None in values else sum(values)
 
 
-def _most(rows: Sequence[Row], value: Callable[[Row], int | None]) -> int | None:
-    return max((read for read in map(value, rows) if read is not None), default=None)
+def _most(rows: Sequence[Row], name: str) -> int | None:
+    return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
 
 
 def _ratio(one: float | None, other: float) -> float | None:
@@ -259,11 +251,10 @@ class Windows:
             steps=steps,
             samples=self._samples,
             seconds=round(max(now - began, 1e-9), _DIGITS),
-            process=reading.process,
-            storage=reading.storage,
-            device=reading.device,
-            gpu_joules=_between(before.gpu_joules, reading.gpu_joules),
-            cpu_joules=_between(before.cpu_joules, reading.cpu_joules),
+            **reading._replace(
+                gpu_joules=_between(before.gpu_joules, reading.gpu_joules),
+                cpu_joules=_between(before.cpu_joules, reading.cpu_joules),
+            )._asdict(),
             warmup=self._done - steps < self._warmup,
         )
         if reopen:

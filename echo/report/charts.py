@@ -204,15 +204,13 @@ def by_kind(profile: Profiled) -> Spec:
 
 def by_layer(profile: Profiled, layer: Layer) -> Spec:
     """The bytes that the largest layers hold at the peak: a bar for each graph, with kinds of arrays stacked."""
-    sizes: dict[tuple[str, str], int] = {}
+    most: dict[str, int] = {}
     rows = []
     for graph, usage in profile.usages.items():
+        for name, size in usage.layers(layer).items():
+            most[name] = max(most.get(name, 0), size)
         for (name, kind), size in usage.by_layer(layer).items():
-            sizes[name, graph] = sizes.get((name, graph), 0) + size
             rows.append({"graph": graph, "layer": name, "kind": kind, "mb": in_megabytes(size)})
-    most: dict[str, int] = {}
-    for (name, _), size in sizes.items():
-        most[name] = max(most.get(name, 0), size)
     largest = sorted(most, key=lambda name: -most[name])[:_MOST_BARS]
     kinds_there = list(dict.fromkeys(str(row["kind"]) for row in rows))
     # with room for fonts that are wider than those the picture was laid out with

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
@@ -48,11 +49,11 @@ def _names(process: int, name: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _operators(process: int, usage: Usage) -> Iterator[Mapping[str, Any]]:
-    written: dict[int, list[Any]] = {}
+    written: dict[int, list[Tensor]] = defaultdict(list)
     for tensor in usage.passing:
-        written.setdefault(tensor.first, []).append(tensor)
+        written[tensor.first].append(tensor)
     for step, name in enumerate(usage.steps):
-        arrays = sorted(written.get(step, ()), key=lambda tensor: -tensor.bytes)[:_MOST_LARGEST]
+        arrays = sorted(written[step], key=lambda tensor: -tensor.bytes)[:_MOST_LARGEST]
         row = _FORWARD if step < usage.forward_steps else _BACKWARD
         held = {array.name: f"{array.kind}, {array.bytes} bytes, until step {array.last}" for array in arrays}
         yield {"ph": "X", "pid": process, "tid": row, "ts": step * _STEP, "dur": _STEP, "name": name, "args": held}
@@ -60,11 +61,10 @@ def _operators(process: int, usage: Usage) -> Iterator[Mapping[str, Any]]:
 
 def _counters(process: int, usage: Usage) -> Iterator[Mapping[str, Any]]:
     """MB alive by kind, at each step at which they change."""
-    changes: dict[int, dict[str, int]] = {}
+    changes: dict[int, Counter[str]] = defaultdict(Counter)
     for tensor in usage.passing:
-        for step, size in ((tensor.first, tensor.bytes), (tensor.last + 1, -tensor.bytes)):
-            kinds = changes.setdefault(step, {})
-            kinds[tensor.kind] = kinds.get(tensor.kind, 0) + size
+        changes[tensor.first][tensor.kind] += tensor.bytes
+        changes[tensor.last + 1][tensor.kind] -= tensor.bytes
     kinds = dict.fromkeys(sorted({tensor.kind for tensor in usage.passing}), 0)
     for step in sorted(changes):
         for kind, size in changes[step].items():
@@ -177,11 +177,11 @@ def annotated(symbol: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     try:
         result: dict[str, Any] = copy.deepcopy(dict(symbol))
         nodes = [node for node in result["nodes"] if node["op"] != "null"]
-        decisions: dict[str, list[Decision]] = {}
+        decisions: dict[str, list[Decision]] = defaultdict(list)
         for decision in plan.decisions:
-            decisions.setdefault(decision.name, []).append(decision)
+            decisions[decision.name].append(decision)
         for node in nodes:
-            added = _attributes(node["op"], decisions.get(node["name"], [])) or _nothing(plan)
+            added = _attributes(node["op"], decisions[node["name"]]) or _nothing(plan)
             node["attrs"] = {**node.get("attrs", {}), **added}
         _patterns(result["nodes"], plan)
         return result

@@ -34,8 +34,6 @@ from echo.report.text import more_memory, render
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
 
-# The libraries that the extra ``report`` brings, asked for where they are needed.
-
 
 def module_of(name: str) -> Any:
     """A module that the extra ``report`` brings.
@@ -89,31 +87,19 @@ _LABELS = {
 def _tree(usage: Usage, layer: Layer) -> list[dict[str, Any]]:
     sizes = usage.layers(layer)
     shown = set(sorted(sizes, key=lambda name: -sizes[name])[:_MOST_LAYERS])
-    leaves: dict[tuple[str, str], int] = {}
-    for (name, kind), size in usage.by_layer(layer).items():
-        leaf = name if name in shown else f"{len(sizes) - len(shown)} more layers", kind
-        leaves[leaf] = leaves.get(leaf, 0) + size
+    leaves: Counter[tuple[str, str]] = Counter()
     totals: Counter[str] = Counter()
-    for (name, _), size in leaves.items():
-        totals[name] += size
-    parents = dict.fromkeys(name for name, _ in leaves)
-    return [
-        {"id": "all", "parent": ""},
-        *(
-            {"id": f"layer {name}", "parent": "all", "layer": name, "total": in_megabytes(totals[name])}
-            for name in parents
-        ),
-        *(
-            {
-                "id": f"{kind} of {name}",
-                "parent": f"layer {name}",
-                "layer": name,
-                "kind": kind,
-                "mb": in_megabytes(size),
-            }
-            for (name, kind), size in leaves.items()
-        ),
-    ]
+    for (name, kind), size in usage.by_layer(layer).items():
+        parent = name if name in shown else f"{len(sizes) - len(shown)} more layers"
+        leaves[parent, kind] += size
+        totals[parent] += size
+    tree: list[dict[str, Any]] = [{"id": "all", "parent": ""}]
+    for name, size in totals.items():
+        tree.append({"id": f"layer {name}", "parent": "all", "layer": name, "total": in_megabytes(size)})
+    for (name, kind), size in leaves.items():
+        leaf = {"layer": name, "kind": kind, "mb": in_megabytes(size)}
+        tree.append({"id": f"{kind} of {name}", "parent": f"layer {name}", **leaf})
+    return tree
 
 
 def treemap(usage: Usage, layer: Layer = layer_of, most: int = 0) -> Mapping[str, Any]:
@@ -247,12 +233,7 @@ def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
         return page
 
 
-def save_page(
-    profile: Profiled,
-    path: str | os.PathLike[str],
-    title: str = "",
-    layer: Layer = layer_of,
-) -> None:
+def save_page(profile: Profiled, path: str | os.PathLike[str], title: str = "", layer: Layer = layer_of) -> None:
     """Writes the page into a file; see `html`."""
     Path(path).write_text(html(profile, title, layer), encoding="utf-8")
 
@@ -276,7 +257,7 @@ def _step_seconds(profile: Profiled) -> float:
 
 
 def _in_process(profile: Profiled) -> tuple[str, str, str] | None:
-    """What a user sees of the plan in a process: a figure, what it is, and where it comes from; None without a plan."""
+    """The effect of the plan on a process: a figure, "less" or "more", and its origin; None without a plan."""
     stock, planned = (profile.usages.get(name) for name in (STOCK, PLANNED))
     if stock is None or planned is None:
         return None
@@ -308,13 +289,8 @@ def _script(value: Any) -> str:
 _SCALE = 2.0  # of a PNG: pixels of a screen of high resolution
 
 
-def save_picture(
-    profile: Profiled,
-    path: str | os.PathLike[str],
-    title: str = "",
-    layer: Layer = layer_of,
-) -> None:
-    """Writes what holds the memory at the peak, by kind and by layer, as PNG or SVG, as the end of the name says.
+def save_picture(profile: Profiled, path: str | os.PathLike[str], title: str = "", layer: Layer = layer_of) -> None:
+    """Writes the bytes at the peak, by kind and by layer, as PNG or SVG, as the end of the name says.
 
     Raises:
         OptionError: the name ends in another way.
@@ -373,9 +349,6 @@ def _both(profile: Profiled, title: str, layer: Layer) -> dict[str, Any]:
     parts = [{**by_kind(profile), "width": WIDTH - 200}, by_layer(profile, layer)]
     inner = [{key: value for key, value in part.items() if key != "$schema"} for part in parts]
     return {"$schema": parts[0]["$schema"], "title": title, "background": "white", "config": PRINT, "vconcat": inner}
-
-
-# A profile as it shows in a notebook: pictures where the extra ``report`` is there, and the tables.
 
 
 def shown(profile: Profiled) -> str:

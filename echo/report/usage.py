@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Callable, Iterable, Iterator, Mapping, Protocol, Sequence, Tuple
 
 from echo.errors import GraphError, OptionError
@@ -87,11 +89,7 @@ class Usage:
         for tensor in self.passing:
             changes[tensor.first] += tensor.bytes
             changes[tensor.last + 1] -= tensor.bytes
-        alive, total = [], 0
-        for change in changes[:-1]:
-            total += change
-            alive.append(total)
-        return tuple(alive)
+        return tuple(accumulate(changes[:-1]))
 
     @cached_property
     def passing(self) -> tuple[Tensor, ...]:
@@ -138,27 +136,25 @@ class Usage:
     @property
     def by_kind(self) -> Mapping[str, int]:
         """`total`, split by kind at the peak; `GAPS` are planned bytes in which no array lives then."""
-        kinds: dict[str, int] = {}
+        kinds: Counter[str] = Counter()
         for tensor in self.at_peak:
-            kinds[tensor.kind] = kinds.get(tensor.kind, 0) + tensor.bytes
-        kinds[GAPS] = self.planned - self.live_peak
-        for kind, size in self.beside.items():
-            kinds[kind] = kinds.get(kind, 0) + size
-        return {kind: size for kind, size in sorted(kinds.items(), key=lambda item: -item[1]) if size}
+            kinds[tensor.kind] += tensor.bytes
+        kinds.update({GAPS: self.planned - self.live_peak})
+        kinds.update(self.beside)
+        return {kind: size for kind, size in kinds.most_common() if size}
 
     def by_layer(self, layer: Layer = layer_of) -> Rows:
         """Bytes at the peak by (layer, kind), the largest first; ``layer`` may group arrays in another way."""
-        rows: dict[tuple[str, str], int] = {}
+        rows: Counter[tuple[str, str]] = Counter()
         for tensor in self.at_peak:
-            row = layer(tensor), tensor.kind
-            rows[row] = rows.get(row, 0) + tensor.bytes
-        return dict(sorted(rows.items(), key=lambda item: -item[1]))
+            rows[layer(tensor), tensor.kind] += tensor.bytes
+        return dict(rows.most_common())
 
     def layers(self, layer: Layer = layer_of) -> Mapping[str, int]:
         """Bytes at the peak by layer, all kinds together."""
-        sizes: dict[str, int] = {}
+        sizes: Counter[str] = Counter()
         for (name, _), size in self.by_layer(layer).items():
-            sizes[name] = sizes.get(name, 0) + size
+            sizes[name] += size
         return sizes
 
     @property

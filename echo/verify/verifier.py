@@ -207,12 +207,7 @@ def write(case: Case, wrong: Sequence[Difference]) -> Path:
     settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
     about = {
         "differences": [str(difference) for difference in wrong],
-        "runner": case.runner,
-        "context": case.context,
-        "fuses": case.fuses,
-        "training": case.training,
-        "hidden": case.hidden,
-        "options": case.options,
+        **{name: getattr(case, name) for name in ("runner", "context", "fuses", "training", "hidden", "options")},
         "flags": [[name, str(value)] for name, value in case.flags],
         "requests": dict(case.requests),
         "arrays": {name: [list(array.shape), array.dtype.name] for name, array in case.given.items()},
