@@ -9,30 +9,8 @@ from typing import Iterator
 
 import numpy as np
 
+from echo.estimators import process as peaks
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
-from echo.estimators.process import (
-    ARRAYS,
-    CODE,
-    CODE_BYTES,
-    COPIES,
-    HELD,
-    HOLES,
-    IMPORTED_BYTES,
-    INSIDE,
-    NODE_BYTES,
-    OUTPUT_COPIES,
-    OUTSIDE,
-    OWN_BYTES,
-    PLANNED,
-    SEEN,
-    SPACES,
-    STATES,
-    ProcessPeak,
-    hole_bytes,
-    process_peak,
-    space_bytes,
-)
-from echo.estimators.process import WORKSPACES as DRAWN
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES, Memory
 from echo.plans.plan import Plan
@@ -41,20 +19,21 @@ from echo.system.terminal import size_text
 NO_GPU = "the peak of the process is predicted on CPUs only"
 _LAID_OUT = ("Convolution", "Deconvolution", "BatchNorm", "Pooling", "FullyConnected", "_contrib_SyncBatchNorm")
 _SPACES_VARIABLE = "MXNET_CPU_TEMP_COPY"
-_BESIDE = {HIDDEN: INSIDE, KEPT: COPIES, WORKSPACES: DRAWN, OPTIMIZER: STATES}  # kinds of a plan that are no arrays
+# the parts of the kinds of a plan that are no arrays
+_PARTS = {HIDDEN: peaks.INSIDE, KEPT: peaks.COPIES, WORKSPACES: peaks.WORKSPACES, OPTIMIZER: peaks.STATES}
 
 
 @dataclass(frozen=True)
 class Process:
-    """What a process holds when its first training step begins, or has shown since, in bytes.
+    """The bytes of a process when its first training step begins, or seen since.
 
     ``held`` is resident memory, with the arrays of the graph unless they are still ``to_come``; ``own`` the part of it
-    that echo takes. ``states`` are the optimizer's, ``outputs`` what a Gluon block returns. ``peak`` is what the
-    process, with echo, needed at once in its first step.
+    that echo takes. ``states`` are the optimizer's, ``outputs`` those that a Gluon block returns. ``peak`` is the most
+    that the process, with echo, needed at once in its first step.
     """
 
     held: int
-    own: int = OWN_BYTES
+    own: int = peaks.OWN_BYTES
     to_come: bool = False
     states: int | None = None
     outputs: int = 0
@@ -65,8 +44,8 @@ class Process:
 class Foreseen:
     """The predicted peaks of the process, without echo and with it."""
 
-    stock: ProcessPeak
-    echo: ProcessPeak
+    stock: peaks.ProcessPeak
+    echo: peaks.ProcessPeak
 
     def __str__(self) -> str:
         words = "instead of" if self.echo.total < self.stock.total else "and"
@@ -83,12 +62,13 @@ def foreseen(plan: Plan, process: Process) -> Foreseen | None:
         return None
     stock_spaces, echo_spaces = _spaces(plan)
     parts = _parts(plan, plan.after, process, echo_spaces)
-    echo = process_peak(parts, process.peak and process.peak + parts[HOLES])  # which come with further steps
+    # holes come with further steps
+    echo = peaks.process_peak(parts, process.peak and process.peak + parts[peaks.HOLES])
     stock = _parts(plan, plan.before, process, stock_spaces)
-    stock[HELD] = max(stock[HELD] - process.own, 0)
+    stock[peaks.HELD] = max(stock[peaks.HELD] - process.own, 0)
     if plan.key.runner != DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
-        stock[SEEN] = echo.parts.get(SEEN, 0)
-    return Foreseen(process_peak(stock), echo)
+        stock[peaks.SEEN] = echo.parts.get(peaks.SEEN, 0)
+    return Foreseen(peaks.process_peak(stock), echo)
 
 
 def of_symbol(plan: Plan) -> Foreseen | None:
@@ -98,9 +78,9 @@ def of_symbol(plan: Plan) -> Foreseen | None:
     """
     if plan.key.runner != EXECUTOR:
         return None
-    nodes = NODE_BYTES * sum(plan.key.operators.values())
-    held = IMPORTED_BYTES + nodes + plan.before.static.get(WEIGHTS, 0)
-    return foreseen(plan, Process(held + OWN_BYTES, to_come=True))
+    nodes = peaks.NODE_BYTES * sum(plan.key.operators.values())
+    held = peaks.IMPORTED_BYTES + nodes + plan.before.static.get(WEIGHTS, 0)
+    return foreseen(plan, Process(held + peaks.OWN_BYTES, to_come=True))
 
 
 def lines(plan: Plan, found: Foreseen | None) -> Iterator[str]:
@@ -115,19 +95,19 @@ def lines(plan: Plan, found: Foreseen | None) -> Iterator[str]:
 
 
 def _parts(plan: Plan, memory: Memory, process: Process, spaces: int) -> dict[str, int]:
-    arrays = {kind: size for kind, size in memory.static.items() if kind not in _BESIDE}
-    beside = {_BESIDE[kind]: size for kind, size in memory.static.items() if kind in _BESIDE}
+    arrays = sum(size for kind, size in memory.static.items() if kind not in _PARTS)
+    others = {_PARTS[kind]: size for kind, size in memory.static.items() if kind in _PARTS}
     if process.states is not None:
-        beside[STATES] = process.states
+        others[peaks.STATES] = process.states
     return {
-        HELD: process.held,
-        ARRAYS: sum(arrays.values()) if process.to_come else 0,
-        PLANNED: memory.planned,
-        **beside,
-        OUTSIDE: OUTPUT_COPIES * process.outputs,
-        SPACES: space_bytes(_largest(plan), spaces),
-        HOLES: hole_bytes(memory.planned, plan.key.runner == DYNAMIC),
-        CODE: CODE_BYTES,
+        peaks.HELD: process.held,
+        peaks.ARRAYS: arrays if process.to_come else 0,
+        peaks.PLANNED: memory.planned,
+        **others,
+        peaks.OUTSIDE: peaks.OUTPUT_COPIES * process.outputs,
+        peaks.SPACES: peaks.space_bytes(_largest(plan), spaces),
+        peaks.HOLES: peaks.hole_bytes(memory.planned, plan.key.runner == DYNAMIC),
+        peaks.CODE: peaks.CODE_BYTES,
     }
 
 
@@ -148,9 +128,5 @@ def _spaces(plan: Plan) -> tuple[int, int]:
     """The number of temporary spaces of one graph in MXNet's own process, and in one with echo."""
     runner, settings = plan.key.runner, plan.key.settings
     given = os.environ.get(_SPACES_VARIABLE, "")
-    default = int(given) if given.isdigit() and int(given) else _handed_out(runner)
+    default = int(given) if given.isdigit() and int(given) else {EXECUTOR: 1, SHAPED: 2}.get(runner, 4)
     return default, int(settings.get(_SPACES_VARIABLE, default))
-
-
-def _handed_out(runner: str) -> int:
-    return {EXECUTOR: 1, SHAPED: 2}.get(runner, 4)
