@@ -10,8 +10,8 @@
     ├── NativeError           the native library is missing, damaged, or does not fit this MXNet
     ├── KernelError           a fused kernel was called with tensors or parameters that it does not take
     ├── PlanError             a plan is to be applied to something that it was not made for
-    ├── ChangedInputError     what the plan reads again in backward was written since the forward pass
-    ├── VerificationError     under ``verify``: a plan does not do what the original graph does
+    ├── ChangedInputError     an input that backward reads again was written since the forward pass
+    ├── VerificationError     under ``verify``: a plan's results differ from the original graph's
     └── UnsupportedError      MXNet's version, or a graph that echo cannot work on
         └── LeftAloneError    a graph of a kind that echo leaves alone, about which there is nothing to warn
 """
@@ -71,7 +71,7 @@ class OptionError(EchoError, ValueError):
 class BudgetError(EchoError):
     """A memory budget cannot be met.
 
-    ``budget`` and ``reachable`` are bytes: what was asked for and the least that any plan needs.
+    ``budget`` and ``reachable`` are bytes: the requested budget and the least that any plan needs.
     """
 
     def __init__(self, budget: int, reachable: int, holders: str, condition: str = "") -> None:
@@ -107,7 +107,7 @@ class ChangedInputError(EchoError):
 
 
 class VerificationError(EchoError):
-    """Under ``verify`` and ``strict``: a plan does not do what the original graph does; the message says where."""
+    """Under ``verify`` and ``strict``: a plan's results differ from the original graph's; the message names them."""
 
 
 class UnsupportedError(EchoError):

@@ -1,4 +1,4 @@
-"""The facts of ``mxecho doctor``: what of echo works on this machine, and why the rest does not."""
+"""The facts of ``mxecho doctor``: the parts of echo that work on this machine, and why others do not."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def works(facts: Iterable[Fact]) -> bool:
 
 
 def render(facts: Sequence[Fact]) -> str:
-    """Renders the facts as a table of at most 120 columns, then says whether echo works, why not, and what is off."""
+    """Renders the facts as a table of at most 120 columns; below it whether echo works, why not, and what is off."""
     table = Table("echo doctor", "found", "remark")
     for column in table.columns:
         column.overflow = "fold"
@@ -224,7 +224,7 @@ CODE = {
     "mxnet-cu112": _OF_CUDA_11,
     "mxnet-cu117": _OF_CUDA_11,
 }
-PTX_CUDA, PTX_CAPABILITY = (9, 0), (5, 0)  # what the PTX of echo's kernels needs of a driver and of a device
+PTX_CUDA, PTX_CAPABILITY = (9, 0), (5, 0)  # the least of a driver and of a device for the PTX of echo's kernels
 
 
 def has_code(wheel: str, capability: tuple[int, int]) -> bool | None:
@@ -280,7 +280,7 @@ def _text(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-# What takes more than echo itself: pages and pictures, the policy ``ilp``, energy.
+# Parts that need other packages or permissions: pages and pictures, the policy ``ilp``, energy.
 
 _EXTRAS = {"pages and pictures": ("report", ("jinja2", "vl_convert")), "the policy ilp": ("ilp", ("highspy",))}
 
@@ -346,7 +346,7 @@ def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
 
 
 def _remark_on(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the meaning of a variable, or what is wrong with it, and the state."""
+    """Returns the meaning of a variable, or its error, and the state."""
     if name in RENAMED and environment[name]:
         return f"this variable is now {RENAMED[name]}", STOPS
     if name not in VARIABLES:

@@ -42,7 +42,10 @@ def mxecho(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Print the version, and what the kernels use."
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the version, and the instructions of the kernels.",
         ),
     ] = False,
 ) -> None:

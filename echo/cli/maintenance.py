@@ -16,7 +16,7 @@ _UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"))
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check what of echo works on this machine, what is off, and why.
+    """Check which parts of echo work here, and why others do not.
 
     Ends with 0 if echo works, even with something off, and with 1 if it cannot.
 
@@ -37,7 +37,7 @@ def doctor(as_json: Json = False) -> None:
 
 
 def show(as_json: Json = False) -> None:
-    """List what the cache folder holds: files, bytes, ages.
+    """List the content of the cache folder: files, bytes, ages.
 
     The folder is $ECHO_CACHE_DIR, or else $XDG_CACHE_HOME/echo, or ~/.cache/echo.
 

@@ -1,6 +1,6 @@
 """A program, run in this process as plain Python runs it.
 
-It sees what it would see under plain Python: its arguments, its folder first on ``sys.path``, itself as ``__main__``,
+Its surroundings are those of plain Python: its arguments, its folder first on ``sys.path``, itself as ``__main__``,
 its own exit code, and tracebacks that start with its own lines.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Callable, Sequence
 
 
 def run(program: Sequence[str], command: str = "run") -> int:
-    """Runs a script, or with ``-m`` a module, with its own arguments; what it raises passes through.
+    """Runs a script, or with ``-m`` a module, with its own arguments; its exceptions pass through.
 
     Returns 0 at its end; 1 or 2, with one line on standard error from that ``command``, where it cannot be started.
     """
@@ -29,7 +29,7 @@ def run(program: Sequence[str], command: str = "run") -> int:
 
 
 def refuse(reason: str, code: int, command: str = "run") -> int:
-    """Says on standard error why a command does not run a program; returns the exit status."""
+    """Prints on standard error why a command does not run a program; returns the exit status."""
     print(f"mxecho {command}: {reason}", file=sys.stderr)
     return code
 

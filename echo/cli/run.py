@@ -244,7 +244,7 @@ def record(
 
 
 def _record(names: Sequence[str], train: Any, folder: Path, picture: Optional[str], as_json: bool) -> int:
-    """Runs the command under each name and shows what was recorded; the exit status."""
+    """Runs the command under each name and shows the recordings; returns the exit status."""
     try:
         status = next(filter(None, map(train, names)), 0)  # the first that fails is the last
         recordings = _recordings(names, folder)
@@ -308,7 +308,7 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
     print(f"rows and sums: {folder}")
 
 
-_FIGURES = {  # name: words, what it is divided by, decimals
+_FIGURES = {  # name: words, divisor, decimals
     "ms_a_step": ("ms a step (median)", 1, 1),
     "samples_a_second": ("samples a second", 1, 1),
     "process": ("peak of the process, MB", MB, 0),

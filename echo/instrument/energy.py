@@ -90,7 +90,7 @@ class Polled:
     """The energy after a power that is looked at again and again, by a thread of its own.
 
     Args:
-        watts: the power now; what it raises ends the looking, and the energy is not known from then on.
+        watts: the power now; an exception ends the sampling, and the energy is unknown from then on.
         interval: seconds between two looks.
     """
 

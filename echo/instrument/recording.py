@@ -162,8 +162,8 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
         path: a CSV file for the rows, replaced where it is there, or one that is open; none are written without one.
         every: steps of a window.
         warmup: steps from the first one on that are recorded and left out of sums.
-        storage: a counter of MXNet's storage that was opened earlier, so that it knows what is there already; otherwise
-            what was allocated before the recorder is made is not counted.
+        storage: a counter of MXNet's storage that was opened earlier, so that it also counts earlier arrays; otherwise
+            arrays that were allocated before the recorder is made are not counted.
 
     Raises:
         OptionError: a number that makes no sense.
@@ -209,7 +209,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             self._add(self._windows.step(batch_size))
 
     def restart(self) -> None:
-        """Begins a window here: what was done since the last step, an evaluation perhaps, is in none."""
+        """Begins a window here: work since the last step, an evaluation perhaps, is in no window."""
         if self._open:
             self._windows.open()
 
@@ -223,7 +223,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
         return summary(self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """The recording as a JSON value: the sums, the rows as columns, and what they were made with."""
+        """The recording as a JSON value: the sums, the rows as columns, and versions."""
         return {
             "format": FORMAT,
             "every": self.every,

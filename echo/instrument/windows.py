@@ -13,7 +13,7 @@ from typing import IO, Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 from echo.errors import GraphError
 from echo.system.terminal import MB
 
-# A window of training steps as a row; rows as CSV, which is written row by row, so that what ends early is kept.
+# A window of training steps as a row; rows as CSV, written one by one: a training that ends early keeps its rows.
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Row:
 
     It took ``seconds`` of the clock and ``samples`` of the data. Bytes are: ``process``, the most that the process
     held at once (up to then, if Linux does not let the mark be reset); ``storage``, the most that MXNet's arrays held
-    at once, of those that were allocated since the recording began; ``device``, what is used on the GPUs at the end.
-    Joules are those of the GPUs and of the processors' packages during the window. What was not measured is None.
-    ``warmup`` is set where a step of the window is one of those that are left out of sums.
+    at once, of those that were allocated since the recording began; ``device``, the used memory of the GPUs at the end.
+    Joules are those of the GPUs and of the processors' packages during the window. Values that were not measured are
+    None. ``warmup`` is set if a step of the window is one of those that are left out of sums.
     """
 
     step: int
@@ -193,7 +193,7 @@ class Windows:
     """Makes a row of each ``every`` steps.
 
     Args:
-        read: what is measured now.
+        read: returns the present measurements.
         wait: returns when all that was asked of MXNet is done. It is called where a window begins or ends, so that its
             time and its energy are those of its steps.
         every: steps of a window.

@@ -17,7 +17,7 @@ CODES = {0: "f", 1: "d", 2: "e", 3: "B", 4: "i", 5: "b", 6: "q"}  # by MXNet's t
 FLOATS = (0, 1, 2)
 _SIZES = {"f": 4, "d": 8, "e": 2, "B": 1, "i": 4, "b": 1, "q": 8}
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-_MOST_KEPT = 32 << 20  # bytes up to which glibc keeps what is freed, in a process that has freed so much at once
+_MOST_KEPT = 32 << 20  # bytes up to which glibc keeps freed memory, in a process that has freed so much at once
 _NOISE = 16411  # numbers, again and again: drawing all would take longer than the measurement
 _ONE_GRADIENT, _NO_GRADIENT = 1, 0  # write, null
 _VARIABLE = "null"
@@ -244,9 +244,9 @@ class Microbenchmark(NamedTuple):
 
     ``inputs`` are the node's variables; a number in their place is an output of ``forward``, the operator that a
     gradient belongs to, with its own ``forward_inputs``. ``outputs`` are those that are read. ``hot`` nodes find their
-    inputs in the caches, ``heavy`` ones take time by their arithmetic; ``bytes`` is what a copy reads and writes. The
-    node may overwrite its input ``over`` (-1: none), which is then a copy of the variable. What the node allocates
-    while it runs comes again from the system where it has at least ``fresh`` bytes; 0 leaves that to the C library.
+    inputs in the caches, ``heavy`` ones take time by their arithmetic; a copy reads and writes so many ``bytes``. The
+    node may overwrite its input ``over`` (-1: none), which is then a copy of the variable. Blocks of at least ``fresh``
+    bytes that the node allocates while it runs come again from the system; 0 leaves that to the C library.
     """
 
     op: str

@@ -11,12 +11,12 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from echo.meter.capi import CODES, Array, Borrowed, Executor, Library, Microbenchmark, Variable
 
-# Seconds of one run of a graph, without what the host and other programs do around it.
+# Seconds of one run of a graph, without the work of the host and of other programs around it.
 #
 # On a CPU the host does little; but other programs take their turns on it, and the seconds of the clock then count
 # them, too. Those that the processor spends on the threads of this process do not: on the one that computes, or on
 # that of several which computes the most, after the main thread has given it its work. The fewer of both count. A GPU
-# works off what it was given while the host goes on: there runs are given to it one after the other, and the host
+# works off its queue while the host goes on: there runs are given to it one after the other, and the host
 # waits for the last. Waiting varies by some 10 microseconds, a thousandth of such a batch.
 
 Run = Callable[[int], None]  # runs a graph so many times, and waits for the last
@@ -26,7 +26,7 @@ _BATCH_SECONDS = 10e-3
 _MOST_RUNS = 100
 _MOST_LOOKS = 1_000_000  # some tenths of a second
 _TICK = 1e-3  # seconds; systems that count the time of processes in ticks have some of 1 to 10 ms
-_SEVERAL = 0.2  # of what the thread that computes the most does: other threads compute, too
+_SEVERAL = 0.2  # of the thread that computes the most: other threads compute, too
 _MORE_ROUNDS = 1  # times as many rounds again, for runs that were interrupted all the time
 
 
@@ -154,10 +154,10 @@ _MOST_HOT_COPIES, _MOST_COLD_COPIES = 64, 16
 _MOST_COPIED_BYTES = 12 << 20
 _MOST_COPIED_ON_GPU = 128 << 20  # more than its caches hold
 _LEAST_SECONDS = LAUNCH / 10  # differences below are noise
-_LONG_RUN = 3e-3  # what takes thrice this long is cut down to it, if it can be
+_LONG_RUN = 3e-3  # a run that takes thrice this long is cut down to it, if it can be
 _HOT_RUNS, _COLD_RUNS = 3, 2  # of which the shortest counts
 # A copy of this many bytes drives operands out of the caches, as the rest of a training step does: with it the
-# operators of an NMT step take what the profiler sees in the whole graph, without it 0.6 times that.
+# operators of an NMT step take the time that the profiler sees in the whole graph, without it 0.6 times that.
 _FLUSH_BYTES = 16 << 20
 _MOST_KEPT_BYTES = 96 << 20  # of arrays for the next measurements
 # Bytes that an operator reads and writes: so many stay in the caches from run to run, so many do not. A sum of two

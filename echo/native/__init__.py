@@ -168,7 +168,7 @@ def uninstall() -> None:
 class Capture:
     """The last training graph that was bound while a `capture` was open: ``graph`` is its JSON value, None before.
 
-    Its ``allocated_bytes`` and ``chunks`` are what MXNet's memory planner plans, its ``touched_bytes`` the part of them
+    Its ``allocated_bytes`` and ``chunks`` are those of MXNet's memory plan, its ``touched_bytes`` the part of them
     that MXNet ever allocates. Its ``accumulations`` say of each sum of two gradients whether it is computed in place.
     ``nodes`` and ``outputs`` are there where they were asked for.
     """
@@ -219,9 +219,9 @@ def _keep(caught: Capture, text: bytes) -> None:
 
 @contextlib.contextmanager
 def unfused() -> Iterator[None]:
-    """While this is open, MXNet leaves pointwise operators as they are in what the calling thread binds for a GPU.
+    """While this is open, MXNet does not fuse pointwise operators of graphs that the calling thread binds for a GPU.
 
-    By itself it fuses them (``MXNET_USE_FUSION``). Nothing changes for other threads, nor where the hook is not there.
+    By default it does (``MXNET_USE_FUSION``). Nothing changes for other threads, nor where the hook is not there.
     """
     keep = _keep_unfused(_installed)
     before = keep(1)
@@ -233,7 +233,7 @@ def unfused() -> Iterator[None]:
 
 
 def keeps_unfused() -> bool:
-    """Whether `unfused` changes what MXNet does: the hook is there, and found how this MXNet asks for variables."""
+    """Whether `unfused` has an effect: the hook is there, and found how this MXNet asks for variables."""
     keep = _keep_unfused(_installed)
     before = keep(1)
     if before >= 0:

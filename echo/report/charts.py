@@ -237,7 +237,7 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
     Args:
         rows: as `echo.plans.frontier.Frontier.to_json` has them.
         plan: the same of the profile's plan.
-        stock_bytes: what the executor holds without echo.
+        stock_bytes: bytes that the executor holds without echo.
         seconds: predicted, of a step without echo.
     """
     values = [_plan_point(row, "within a budget", seconds) for row in rows]

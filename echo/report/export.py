@@ -122,7 +122,7 @@ def _events(usage: Usage) -> list[dict[str, Any]]:
     events: list[tuple[int, int, dict[str, Any]]] = []
     for tensor, address in zip(usage.tensors, _addresses(usage)):
         common = {"addr": address, "size": tensor.bytes, "stream": 0, "frames": _frames(tensor)}
-        start = tensor.first + 1  # what is always there comes first
+        start = tensor.first + 1  # arrays that are always there come first
         events.append((start, 1, {"action": "alloc", **common, "time_us": start}))
         if tensor.first != ALWAYS:
             end = tensor.last + 2
@@ -165,7 +165,7 @@ NOTHING = "nothing"  # instead of a decision
 
 
 def annotated(symbol: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """Returns the JSON value of a symbol, whose operators say what the plan does to their feature maps, if anything.
+    """Returns the JSON value of a symbol, whose operators have the plan's decisions on their feature maps.
 
     Args:
         symbol: what ``symbol.tojson()`` gives, read.

@@ -199,7 +199,7 @@ def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
     """The page.
 
     Args:
-        profile: what it shows.
+        profile: the profile to show.
         title: the name of the model.
         layer: how arrays are grouped, as for `echo.report.usage.Usage.by_layer`.
 
@@ -305,7 +305,7 @@ def save_over_step(profile: Profiled, path: str | os.PathLike[str], title: str =
 
 
 def save_segment(profile: Profiled, path: str | os.PathLike[str], title: str = "") -> None:
-    """Writes one segment of echo's graph: what is stashed and recomputed, what gradients read.
+    """Draws one segment of echo's graph: stashed and recomputed maps, and those that gradients read.
 
     Raises:
         OptionError: the profile has none, or as `save`.
@@ -330,7 +330,7 @@ def ending_of(path: str | os.PathLike[str]) -> str:
 
 
 def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Writes what a Vega-Lite specification draws, as PNG or SVG; it is made where its libraries are there.
+    """Writes a Vega-Lite specification as PNG or SVG; ``make`` is called only if the libraries are installed.
 
     Raises:
         OptionError, UnsupportedError: as `save`.

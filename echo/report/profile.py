@@ -23,9 +23,9 @@ class Profile:
     """A profile of the memory of a training step; prints as tables, saves and loads as JSON.
 
     ``usages`` has the graphs that are compared: "stock", the user's own; "echo", with ``plan``; "mirror", with MXNet's
-    own recomputation (``MXNET_BACKWARD_DO_MIRROR``). ``device`` is "cpu" or "gpu", ``versions`` say what it was made
-    with, by name. ``frontier`` has what other budgets buy, as `echo.plans.frontier.Frontier.to_json`, where that was
-    asked for. ``segment`` is one segment of echo's graph, where that is compared and has one.
+    own recomputation (``MXNET_BACKWARD_DO_MIRROR``). ``device`` is "cpu" or "gpu"; ``versions`` are by name.
+    ``frontier`` has plans for other budgets, as `echo.plans.frontier.Frontier.to_json`, if those were requested.
+    ``segment`` is one segment of echo's graph, if that is compared and has one.
     """
 
     usages: Mapping[str, Usage]

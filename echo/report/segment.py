@@ -195,7 +195,7 @@ def _ranks(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _places(ranks: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[float]:
-    """Where each stands in its line: near to the middle of its neighbours (the barycentre heuristic)."""
+    """The position of each in its line: near to the middle of its neighbours (the barycentre heuristic)."""
     neighbours: dict[int, list[int]] = defaultdict(list)
     for producer, reader in edges:
         neighbours[producer].append(reader)

@@ -12,7 +12,7 @@ from echo.errors import OptionError
 from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import MB, megabytes, preserve_python_rng, text_of
 
-# What a little more memory would buy, in words.
+# The gain from a little more memory, in words.
 
 _MORE = 0.1  # of what the plan's executor holds
 _LEAST_TOLD = 0.001  # of a step of stock MXNet: less is noise of the prediction
@@ -41,7 +41,7 @@ def _change(ratio: float) -> str:
     return f"{100 * abs(ratio - 1):.1f} % {'less' if ratio < 1 else 'more'} time"
 
 
-# What a real step of each graph took, as rows of a table.
+# The memory of a real step of each graph, as rows of a table.
 
 REST = "not accounted for"
 _NOTHING = "-"
@@ -50,7 +50,7 @@ _NOTHING = "-"
 def rows(profile: Profiled) -> list[tuple[str, list[str]]]:
     """A row for each thing that was watched: its name, and the MB by which it grew, graph by graph.
 
-    The last row, `REST`, is what nothing accounts for, also as a part of what the process, or the device, grew by.
+    The last row, `REST`, is the unaccounted growth, also as a part of the growth of the process or the device.
     Without measurements there are no rows.
     """
     usages = list(profile.usages.values())

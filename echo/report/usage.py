@@ -25,7 +25,7 @@ from echo.report.segment import Segment
 
 ALWAYS = -1  # the first step of an array that is there before the step begins
 STOCK, PLANNED, MIRROR = "stock", "echo", "mirror"  # the graphs that a profile compares
-# What a real step grew (`echo.runtime.profile`).
+# The memory that grows in a real step (`echo.runtime.profile`).
 PROCESS, STORAGE, DEVICE = "memory of the process", "MXNet's storage", "memory of the device"
 BLOCKS, GRAPH = "workspaces and oneDNN's blocks, beside it", "the bound graph itself"  # parts of `PROCESS`
 UNWRITTEN = "allocated, but not written to"  # of `STORAGE` and `BLOCKS`: no part of `PROCESS`
@@ -66,7 +66,7 @@ class Usage:
     ``planned`` is the total of MXNet's own memory planner in bytes, ``beside`` the bytes that the plan knows of
     alongside it and alongside the arrays that the executor is given, by kind. ``steps`` are the names of the operators
     in the order in which they run, the first ``forward_steps`` of which are the forward pass. ``measured`` are the
-    bytes by which a real step grew what was watched (`echo.runtime.profile`), by what was watched.
+    bytes by which each watched memory grew in a real step (`echo.runtime.profile`).
     """
 
     planned: int
@@ -296,7 +296,7 @@ class Profiled(Protocol):
 
     @property
     def frontier(self) -> Sequence[Mapping[str, float]]:
-        """What other budgets buy."""
+        """Plans for other budgets."""
 
     @property
     def segment(self) -> Segment | None:

@@ -192,12 +192,12 @@ def cache_folder() -> Path:
 
 
 def say_not_kept(error: OSError) -> None:
-    """Says, once a process, that nothing can be kept: a warning where the user named the folder."""
+    """Logs, once a process, that nothing can be kept: a warning if the user named the folder."""
     folder = cache_folder()
     if ONCE.first(f"{folder} not kept"):
         level = logging.WARNING if os.environ.get("ECHO_CACHE_DIR") else logging.INFO
         reason = error.strerror or error
-        logger.log(level, "echo: nothing is kept in %s (%s): each process measures and plans anew", folder, reason)
+        logger.log(level, "echo: nothing is kept in %s (%s): each process measures and plans again", folder, reason)
 
 
 def read(path: Path, purpose: str) -> dict[str, Any] | None:
@@ -222,9 +222,9 @@ def read(path: Path, purpose: str) -> dict[str, Any] | None:
 
 
 def ignore(path: Path, reason: str) -> None:
-    """Says, once a process, that a file is not used."""
+    """Logs, once a process, that a file is not used."""
     if ONCE.first(str(path)):
-        logger.warning("echo: %s is ignored, what is in it is found out anew: %s", path, reason)
+        logger.warning("echo: %s is ignored, and its content is made again: %s", path, reason)
 
 
 def replace(path: Path, purpose: str, value: Mapping[str, Any]) -> None:
@@ -296,7 +296,7 @@ def _unlock(handle: int) -> None:
 # Lists and clears the files in echo's cache folder: only files with names of echo's, and no others.
 
 PLANS, TIMES, KERNELS = "plans", "times of operators", "compiled CUDA kernels"
-OTHERS = "locks, and what was half-written"
+OTHERS = "locks, and half-written files"
 _NAMES: Mapping[str, re.Pattern[str]] = {
     PLANS: re.compile(r"plans/[0-9a-f]{40}\.json"),
     TIMES: re.compile(r"costs-[0-9a-f]{16}\.json"),
@@ -310,7 +310,7 @@ _NAMES: Mapping[str, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class Kept:
-    """A file of the cache: what it is for, its bytes, and when it was written, in seconds since 1970."""
+    """A file of the cache: its kind, its bytes, and the time of its writing, in seconds since 1970."""
 
     path: Path
     kind: str
@@ -321,7 +321,7 @@ class Kept:
 def kept(folder: Path) -> tuple[Kept, ...]:
     """The files that echo wrote into a cache folder, the oldest first; none where there is no such folder.
 
-    A link instead of an inner folder is not followed: what it leads to is not the cache's.
+    A link instead of an inner folder is not followed: its target is not the cache's.
 
     Raises:
         OSError: the folder cannot be read.

@@ -119,7 +119,7 @@ def trim_after(nodes: int) -> None:
 
 
 def trim() -> None:
-    """Gives back what is free at the end of the heap and in its middle; with a C library other than glibc, nothing."""
+    """Returns free memory of the heap to the system; with a C library other than glibc, nothing."""
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if give_back is not None:
         give_back(ctypes.c_size_t(0))
@@ -136,7 +136,7 @@ def return_large_blocks() -> bool:
     glibc raises its threshold to the largest block that was freed, up to 32 MiB: from the second step on, the arrays of
     a graph that has no memory of its own lie in the heap, between holes. ResNet-18 at batch 64 and 128 x 128 pixels
     took 966 MB with a plan of 268 MB, and 837 MB with this. Lower thresholds save more (686 MB at 1 MiB), but a step
-    of an LSTM then takes 12 % longer, of an encoder 19 %; with this one, at most 3 %. What the user set stays, and
+    of an LSTM then takes 12 % longer, of an encoder 19 %; with this one, at most 3 %. Settings of the user stay, and
     other C libraries do as they do.
     """
     set_parameter = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -147,13 +147,13 @@ def return_large_blocks() -> bool:
 
 # Data classes without a dictionary for each of their values, where Python knows them.
 
-# For ``@dataclass(**SLOTS)``: values take half the memory from Python 3.10 on, and before it what they take without.
+# For ``@dataclass(**SLOTS)``: values take half the memory from Python 3.10 on, and before it as much as without it.
 SLOTS: dict[str, bool] = {"slots": True} if sys.version_info >= (3, 10) else {}
 
 
 # The time at which planning has to end: a safety net, so that no bind waits longer than its user wants.
 #
-# Where planning ends before two thirds of it are over, nothing depends on the clock: plans are the same in every run,
+# If planning ends before two thirds of it are over, nothing depends on the clock: plans are the same in every run,
 # and on every worker.
 
 

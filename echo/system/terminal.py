@@ -1,4 +1,4 @@
-"""What people read: sizes, numbers with nouns, a line of progress, and tables of fixed width by rich."""
+"""Output for people: sizes, numbers with nouns, a line of progress, and tables of fixed width by rich."""
 
 from __future__ import annotations
 

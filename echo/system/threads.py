@@ -1,4 +1,4 @@
-"""What threads and forked children share: locks, values of one thread, and messages that are logged once."""
+"""State for threads and forked children: locks, values of one thread, and messages that are logged once."""
 
 from __future__ import annotations
 

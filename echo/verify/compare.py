@@ -142,7 +142,7 @@ def call_of(op: Any, inputs: Mapping[str, Any], states: Sequence[str]) -> Arrays
     """Outputs, gradients and auxiliary states of a recorded call of a CachedOp, on arrays of its own.
 
     ``states`` are the names of those inputs that are auxiliary states, which are copied first. Gradients are asked for
-    where the inputs are part of what is recorded now.
+    if autograd records the inputs now.
     """
     mode = autograd.is_training()
     with autograd.pause():

@@ -44,12 +44,12 @@ class Difference:
 
 # ``verify``: how much of MXNet's storage a graph holds in a step, against the original graph.
 #
-# The storage is what the memory counter of MXNet's profiler shows: arrays, and all that operators allocate as they
+# MXNet's storage, which the memory counter of its profiler shows, is arrays and all that operators allocate as they
 # run. The counter does not see the bytes that oneDNN's RNN operator keeps by itself. A plan that fuses such an
 # operator keeps them in arrays, so the bytes that it knows of (`echo.plans.decisions.HIDDEN`) are added to the user's
 # side.
 
-TOLERANCE = 1.01  # times what the original graph holds
+TOLERANCE = 1.01  # times the bytes of the original graph
 # Which operators the engine's threads run at once differs from run to run, and in a small graph every array is more
 # than 1 %: differences below this are not counted.
 LEAST = 2**20
@@ -109,9 +109,9 @@ def grows(user_bytes: int, plan_bytes: int) -> bool:
 
 
 def peak_storage(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
-    """The most bytes of MXNet's storage that a run holds at once on a device, and what it returns.
+    """The most bytes of MXNet's storage that a run holds at once on a device, and the run's result.
 
-    What outlives the run, as what it returns does, is not counted; nor are temporary spaces, which all graphs share.
+    Arrays that outlive the run, such as its result, are not counted; nor are temporary spaces, which all graphs share.
 
     Raises:
         NativeError: this MXNet's storage cannot be counted, or is being counted already.
@@ -137,7 +137,7 @@ def peak_storage(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
 def _wait_for_all_to_be_freed(alive: Callable[[], int], scratch: mx.nd.NDArray) -> None:
     """Waits until engine threads have freed the arrays that they ran on, which ``waitall`` does not wait for.
 
-    A thread frees them when it takes another operator, as one on ``scratch``. What it frees may hold other blocks.
+    A thread frees them when it takes another operator, as one on ``scratch``. The freed arrays may hold other blocks.
     """
     rounds = same = 0
     while same < _ROUNDS and rounds < _MOST_ROUNDS:

@@ -1,4 +1,4 @@
-"""``verify``: checks before the first training step of a bound graph that it computes what the original graph does.
+"""``verify``: checks before the first training step of a bound graph that its results are the original graph's.
 
 If it does not, one warning names a folder with everything that a report needs, and the user's own graph runs from then
 on. Under ``strict`` that is an error.
@@ -71,7 +71,7 @@ class Verifier:
     thread: int = field(default_factory=threading.get_ident)
 
     def matches_original(self, executor: Any, inputs: Mapping[str, Any]) -> bool:
-        """Whether an executor does what the original graph does with these inputs; True where that cannot be tried.
+        """Whether an executor's results for these inputs are the original graph's; True if that cannot be tried.
 
         Raises:
             VerificationError: under ``strict``, if it does not.
@@ -132,7 +132,7 @@ def call_matches_original(
     case: Callable[[Mapping[str, str], compare.Arrays], Case],
     strict: bool,
 ) -> bool:
-    """Whether ``planned``, a CachedOp, computes on these inputs what one of the original graph does.
+    """Whether the results of ``planned``, a CachedOp, for these inputs are those of one of the original graph.
 
     ``make_stock`` makes a CachedOp of the user's graph, ``make_planned`` another one of the planned graph. ``states``
     names the auxiliary states among the inputs. ``case`` makes the report's case of the gradients that are asked for
@@ -162,7 +162,7 @@ def matches_original(differences: Callable[[], Findings], case: Callable[[], Cas
     """Whether there are no differences; otherwise the case is written to a folder, which a warning names."""
     try:
         wrong, storage = differences()
-    except (EchoError, mx.MXNetError, TypeError, ValueError, KeyError) as error:  # also of what the user called wrongly
+    except (EchoError, mx.MXNetError, TypeError, ValueError, KeyError) as error:  # also of wrong calls of the user's
         lines = str(error).strip().splitlines() or [type(error).__name__]
         logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
         return True

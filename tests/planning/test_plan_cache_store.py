@@ -207,7 +207,7 @@ def check_ignored(plan: Plan, graph: Graph, marked: Graph, path: Path, caplog: p
         assert plan_cache.load("key", graph, NOBODY) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert f"{path} is ignored, what is in it is found out anew: " in record.getMessage()
+    assert f"{path} is ignored, and its content is made again: " in record.getMessage()
     kept = with_marks_of(plan, graph, marked)
     plan_cache.save("key", found(kept, marked, graph))
     assert plan_cache.load("key", graph, NOBODY) == found(kept, marked, graph)

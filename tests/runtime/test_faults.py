@@ -219,7 +219,7 @@ def test_a_cache_that_cannot_be_used(
     assert "MB planned" in caplog.text
     warnings = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
     (warning,) = warnings
-    said = " is ignored, what is in it is found out anew: " if place == "half a table" else "echo: nothing is kept in "
+    said = " is ignored, and its content is made again: " if place == "half a table" else "echo: nothing is kept in "
     assert said in warning
     if place == "half a table":
         assert json.loads(whole.path.read_text())["seconds"], "written anew"

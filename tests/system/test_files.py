@@ -190,7 +190,7 @@ def test_unwritable_cache_is_logged_once(
         assert not table.save()
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"echo: nothing is kept in {tmp_path}/file (File exists): each process measures and plans anew"
+        f"echo: nothing is kept in {tmp_path}/file (File exists): each process measures and plans again"
     )
 
 
@@ -280,7 +280,7 @@ def test_binds_go_on_with_fifos_in_the_place_of_all_caches(tmp_path: Path) -> No
         fifo(path)
     again = run()
     assert again.stdout == "True\n"
-    assert again.stderr.count("is ignored, what is in it is found out anew: expected a regular file, got a FIFO") == 2
+    assert again.stderr.count("is ignored, and its content is made again: expected a regular file, got a FIFO") == 2
 
 
 def test_keys_of_plans_depend_on_settings_of_mxnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

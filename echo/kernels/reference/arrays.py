@@ -43,7 +43,7 @@ def counts_of(lengths: Maybe, batch: int, most: int) -> NDArray[np.int64]:
 
 
 def normalised(x: Array, eps: float) -> tuple[Array, Array]:
-    """x with mean 0 and variance 1 over its last axis, and what it was multiplied by."""
+    """x with mean 0 and variance 1 over its last axis, and the factor."""
     if not x.size:
         return x, np.ones((*x.shape[:-1], 1))
     scale = 1 / np.sqrt(x.var(-1, keepdims=True) + eps)

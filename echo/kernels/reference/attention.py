@@ -23,7 +23,7 @@ _ADDS, _MULTIPLIES = 0, 2
 
 
 class _Weights(NamedTuple):
-    """The softmax [N,Tq,Tk], what the mask and dropout multiply it by, where scores count, and its denominators."""
+    """The softmax [N,Tq,Tk], its factors by mask and dropout, the scores that count, and its denominators."""
 
     softmax: Array
     factors: Array

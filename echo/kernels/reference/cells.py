@@ -22,7 +22,7 @@ from echo.kernels.reference.rows import layer_norm_grad
 
 
 def _places(gates: int, order: float) -> tuple[int, ...]:
-    """Where each gate stands: ``order`` is the number of the permutation, lexicographically."""
+    """The position of each gate: ``order`` is the number of the permutation, lexicographically."""
     return list(permutations(range(gates)))[int(order)]
 
 
@@ -122,8 +122,8 @@ def gru_cell_grad(dh_next: Maybe, x: Array, s: Array, h: Array, h_next: Maybe = 
 def gru_reset(pre: Array, h: Array, *, keeps: float, order: float = 0) -> Arrays:
     """A step of a GRU up to its second product, the reset gate in front of it (Cho et al. 2014).
 
-    pre [B,2H] holds r and z before their non-linearities, or in another ``order``, h [B,H] the state. Returns what the
-    product takes, and the weight of the new state in the next one: z, or 1 - z where it ``keeps`` the old one.
+    pre [B,2H] holds r and z before their non-linearities, or in another ``order``, h [B,H] the state. Returns the
+    input of the product, and the weight of the new state in the next one: z, or 1 - z if it ``keeps`` the old one.
     """
     pre, h = double(pre, h)
     r, z = _split(pre, 2, order)

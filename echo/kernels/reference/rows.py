@@ -193,10 +193,10 @@ def unpacked(bits: Array, count: int) -> Array:
 
 
 def dropout(x: Array, *, keep: float, seed: int = 0, offset: int = 0) -> Arrays:
-    """Inverted dropout (Srivastava et al. 2014) of x [n], and the bits of what was kept.
+    """Inverted dropout (Srivastava et al. 2014) of x [n], and the bits of kept elements.
 
     Element i is kept where the upper 24 bits of word i of `philox`, as a fraction of 1, are below ``keep`` in float32.
-    What is dropped is multiplied by zero: an infinity becomes a NaN, as in MXNet.
+    Dropped elements are multiplied by zero: an infinity becomes a NaN, as in MXNet.
     """
     (x,) = double(x)
     kept = (philox(int(seed), int(offset), x.size) >> np.uint32(8)) * 2.0**-24 < np.float64(np.float32(keep))
@@ -226,7 +226,7 @@ def relu_grad(dy: Maybe, dbits: Maybe, x: Maybe, y: Maybe, bits: Array) -> Array
 
 
 def pack_mask(mask: Array) -> Arrays:
-    """The bits of what is not 0 in a mask [n] of 0 and one other value, and that value: the first, or 0 without any.
+    """The bits of a mask [n] of 0 and one other value, 1 for the latter, and that value: the first, or 0 without any.
 
     Gist keeps masks of ReLUs so (Jain et al., ISCA 2018).
     """
