@@ -148,7 +148,7 @@ def memory_frozen_reason(graph: Graph, device: str) -> str:
     early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).reads_at_dispatch), None)
     if early is None or not has_layouts(graph, device):
         return ""
-    return f"{early.op} ({early.name!r}) looks at its arrays too early beside convolutions: all memory stays as it is"
+    return f"{early.op} ({early.name!r}) looks at its arrays too early next to convolutions: all memory stays as it is"
 
 
 def may_be_blocked(tensor: TensorType) -> bool:

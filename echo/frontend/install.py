@@ -93,7 +93,7 @@ def check_version() -> None:
     owner = vars(mx).setdefault("_echo_owner", compat)  # a module of the copy that came first
     if owner is not compat:
         where = " and ".join(os.path.dirname(str(copy.__file__)) for copy in (owner, compat))
-        raise UnsupportedError(f"two copies of echo in one process, {where}: the first one stays, start Python anew")
+        raise UnsupportedError(f"two copies of echo in one process, {where}: the first one stays, start Python again")
 
 
 def install_hook() -> str:

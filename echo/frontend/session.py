@@ -81,7 +81,7 @@ class MxnetFramework:
         self._overhead: tuple[TrainingGraph, CostModel] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
-    def anew(self) -> MxnetFramework:
+    def renewed(self) -> MxnetFramework:
         """A copy of this session that remembers nothing, for callers that keep it."""
         session = copy.copy(self)
         session._forget()
@@ -94,7 +94,7 @@ class MxnetFramework:
         for session in self._derived:
             if session.graph == graph:
                 return session
-        session = self.anew()
+        session = self.renewed()
         session.graph = graph
         self._derived.append(session)
         return session
@@ -154,7 +154,7 @@ class MxnetFramework:
     def mirrored(self) -> TrainingGraph:
         """The training graph of the user's symbol with MXNet's own recomputation, ``MXNET_BACKWARD_DO_MIRROR``."""
         with changed_variable(MIRROR_VARIABLE, "1"):
-            return self.anew().differentiate()
+            return self.renewed().differentiate()
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""

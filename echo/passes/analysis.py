@@ -48,8 +48,8 @@ class Differentiate:
 
 # Which feature maps may be recomputed at all: safe operators, and what the user insists on.
 
-_DRAWS = "in inference the graph draws random numbers, and a backward pass behind that could not run it again"
-_UNSETTLED = "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
+_DRAWS = "in inference the graph draws random numbers, and a backward pass after that could not run it again"
+_UNSETTLED = "its copy could have another of oneDNN's layouts, and sums after it other last bits"
 _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 
@@ -163,7 +163,7 @@ def _why_outputs_stay(training: TrainingGraph, device: str) -> dict[int, str]:
     reasons.update({entry.node: f"{_RELAID} in place" for entry in changing})
     for number, node in training.operators():
         if changing and node.forward and any(Entry(*entry[:2]) in changing for entry in node.inputs):
-            reasons[number] = f"it reads what {_RELAID} in place behind it"
+            reasons[number] = f"it reads what {_RELAID} in place after it"
         for position in node.ignored if layouts else ():
             entry = node.inputs[position]
             if may_be_blocked(training.type_of(entry)):  # it reads the shape of the array that is there by then

@@ -191,8 +191,8 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
     splits = {number: tuple(slots[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)}
     refused = sorted(moved(training, device, recompute, splits))
     if refused:
-        raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator beside it would not "
-                         "work in place as it does in the user's graph, which may change last bits")  # fmt: skip
+        raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator next to it would "
+                         "not work in place as it does in the user's graph, which may change last bits")  # fmt: skip
 
 
 def _backward(training: TrainingGraph) -> list[int]:

@@ -72,5 +72,5 @@ def _text(graph: Graph, variable: int, readers: tuple[int, ...]) -> str:
     wish = " and ".join(wish for wish in (shown, "fuse=False" if fused else "") if wish)
     return (
         f"{written(graph.nodes[variable].name)}, and the plan computes {first.name!r} ({first.op}){more} from it again "
-        f"in backward: {MIXTURE}. Write it behind backward, or plan with {wish}, or train without echo (ECHO=0)"
+        f"in backward: {MIXTURE}. Write it after backward, or plan with {wish}, or train without echo (ECHO=0)"
     )

@@ -189,8 +189,8 @@ def _moved(request: Request, problem: Problem, selection: Selection) -> frozense
     if forced:
         node = problem.training.nodes[forced[0]]
         raise OptionError(
-            f"recompute: {node.name!r} ({node.op}) cannot be recomputed: an operator beside it would not work in place "
-            "as it does in your graph, which may change last bits"
+            f"recompute: {node.name!r} ({node.op}) cannot be recomputed: an operator next to it would not work in "
+            "place as it does in your graph, which may change last bits"
         )
     return refused
 

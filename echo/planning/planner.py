@@ -48,7 +48,7 @@ class Session(Framework, Protocol):
 
     def on(self, graph: Graph) -> Session: ...
 
-    def anew(self) -> Session:
+    def renewed(self) -> Session:
         """The same session, which forgets what MXNet said of the graph's training."""
 
     def chunks(self, graph: Graph) -> tuple[int, ...] | None:
@@ -177,7 +177,7 @@ class Planner:
 
     def _with_alternatives(self, request: Request, framework: Session, result: Found) -> Found:
         # a plan that is kept must not keep a training graph
-        fresh = framework.on(result.base).anew()
+        fresh = framework.on(result.base).renewed()
         base_request = replace(request, graph=result.base, framework=fresh)
         alternatives = self._what_if(base_request, fresh.measuring, result.plan)
         return result._replace(plan=result.plan.with_alternatives(alternatives))

@@ -234,7 +234,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
     "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
     DEBUG_VARIABLE: ("", _debug, "dump=FOLDER, check, level=avx2 or portable, cublas=0, with commas between"),
-    RECORD_VARIABLE: ("", str, "a CSV file for rows of time, memory and energy, beside ECHO=0 or ECHO=1"),
+    RECORD_VARIABLE: ("", str, "a CSV file for rows of time, memory and energy, with ECHO=0 or ECHO=1"),
     f"{RECORD_VARIABLE}_EVERY": ("", _count, "training steps of a row"),
     f"{RECORD_VARIABLE}_WARMUP": ("", _count, "training steps that are left out of sums"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),

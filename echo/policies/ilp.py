@@ -152,7 +152,7 @@ def _run_apart(highs: Any) -> None:
     """Runs HiGHS in a thread of its own.
 
     What solves in one thread first decides for how many threads HiGHS works there, and it refuses to work for another
-    number: echo's program behind the user's, or the user's behind echo's.
+    number: echo's program after the user's, or the user's after echo's.
     """
     thread = threading.Thread(target=highs.run, name="echo: policy ilp")
     thread.start()

@@ -1,4 +1,4 @@
-"""`echo.optimize` and `echo.plan` behind their lazy fronts, which do not import mxnet."""
+"""`echo.optimize` and `echo.plan`, called by lazy functions that do not import mxnet."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def _options(keywords: Mapping[str, Any], names: Collection[str] = ()) -> Option
             raise
         hint = f"shapes={{{name!r}: ...}} gives the shape of the array of this name"
         raise OptionError(f"{error}; {hint}") from None
-    beside = [name for name in sorted(options) if getattr(parsed, name) != getattr(_DEFAULTS, name)]
-    beside = [name for name in beside if name not in ("plan", "strict", "fuse", "exact", "verify", "max_planning")]
-    if parsed.plans and beside:
-        raise OptionError(f"plan: it is applied as it is, expected no option {beside[0]!r} beside it")
+    others = [name for name in sorted(options) if getattr(parsed, name) != getattr(_DEFAULTS, name)]
+    others = [name for name in others if name not in ("plan", "strict", "fuse", "exact", "verify", "max_planning")]
+    if parsed.plans and others:
+        raise OptionError(f"plan: it is applied as it is, expected no option {others[0]!r} next to it")
     return parsed
 
 

@@ -92,7 +92,7 @@ def _refuse(operators: set[str]) -> None:
     if operators:
         keep = tuple(sorted(operators))
         raise UnsupportedError(
-            f"backward(train_mode=False) behind a pass that was recorded in training, on a plan that recomputes "
+            f"backward(train_mode=False) after a pass that was recorded in training, on a plan that recomputes "
             f"{', '.join(keep)}: the gradients would not be those of your own graph. Plan with keep={keep} to have "
             f"both, or record(train_mode=False)"
         )
@@ -136,7 +136,7 @@ def watch_of_all(names: Sequence[str], mode: bool) -> InputWatch | None:
     Backward seldom repeats a training pass, which is not to take longer for it. Inference passes get digests, since
     oneDNN writes weights again there.
     """
-    why = f"backward in another mode than forward repeats the forward pass: {MIXTURE}. Write it behind backward"
+    why = f"backward in another mode than forward repeats the forward pass: {MIXTURE}. Write it after backward"
     return _input_watch(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
 
 

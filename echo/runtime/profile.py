@@ -217,7 +217,7 @@ def profile(
     if run and session().key.runner != EXECUTOR:
         raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
     planned_graph = bind_plan.PLANNER.plan(session, options)
-    plan, stock = planned_graph.plan, session().anew()
+    plan, stock = planned_graph.plan, session().renewed()
     usages, segment = {STOCK: _usage(stock, stock.differentiate(), plan.before)}, None
     if PLANNED in names:
         planned = stock.on(planned_graph.graph)

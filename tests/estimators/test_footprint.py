@@ -53,7 +53,7 @@ def test_unnamed_nodes_count_to_the_layer_they_read() -> None:
 
 
 def norm(number: int, rows: int, vector: int = 96) -> list[TrainingNode]:
-    """A layer norm of so many rows behind its inputs, the first of which is node ``number``."""
+    """A layer norm of so many rows after its inputs, the first of which is node ``number``."""
     shapes = [(rows, 96), (vector,), (96,)]
     variables = [TrainingNode(VARIABLE, f"x{number + k}", (TensorType(shape),)) for k, shape in enumerate(shapes)]
     node = fused_node("layer_norm", "norm", [Entry(number + k) for k in range(3)], {"eps": "1e-5"})
@@ -195,7 +195,7 @@ def test_an_empty_graph_has_no_peak() -> None:
 
 
 def naive_timeline(training: TrainingGraph, storage: Storage) -> list[int]:
-    """Bytes alive at each node, by asking each entry at each node whether somebody still reads it."""
+    """Bytes alive at each node, by asking each entry at each node whether it is still read."""
     ids = [(number, index) for number, node in enumerate(training.nodes) for index in range(len(node.outputs))]
     readers: dict[tuple[int, int], list[int]] = {key: [key[0]] for key in ids}
     for number, node in enumerate(training.nodes):

@@ -34,7 +34,7 @@ def residual(channels: int = 8) -> mx.sym.Symbol:
 
 
 def scaled(channels: int) -> mx.sym.Symbol:
-    """An operator without an implementation of oneDNN in the place of Dropout."""
+    """An operator without an implementation of oneDNN instead of Dropout."""
     x = S.var("x")
     y = S.BatchNorm(S.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=channels, name="conv"), name="bn1")
     y = S.Activation(y, act_type="relu", name="act") * 0.5

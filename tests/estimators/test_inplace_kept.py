@@ -30,7 +30,7 @@ SHAPE = (4, 16, 32, 32)
 MAP = int(np.prod(SHAPE)) * 4
 MB = 2**20
 STATIC_SHAPE = {"static_alloc": True, "static_shape": True}
-# What comes behind each BatchNorm: operators that are not oneDNN's, and gradients that others could compute.
+# The operators after each BatchNorm: some that are not oneDNN's, and gradients that others could compute.
 ENDS: dict[str, Callable[[Any, Any], Any]] = {
     "relu": lambda F, x: F.relu(x),
     "relu of a sum": lambda F, x: F.relu(x + F.Activation(x, act_type="tanh")),

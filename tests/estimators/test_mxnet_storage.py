@@ -123,7 +123,7 @@ def steps_of_one_weight(steps: int) -> Case:
 def test_gradient_added_in_place_needs_no_memory() -> None:
     case = steps_of_one_weight(12)
     added = [(node.op, sorted(node.untouched)) for node in case.training.nodes if node.untouched]
-    # the first step's product also leaves out the gradient of the data, which nobody reads
+    # the first step's product also leaves out the gradient of the data, which nothing reads
     assert added == 10 * [("_backward_FullyConnected", [1])] + [("_backward_FullyConnected", [0, 1])]
     sums = [kind.bytes for node in case.training.nodes if node.op == "_grad_add" for kind in node.outputs]
     blocks = plan_storage(case.training, 0)
@@ -274,7 +274,7 @@ def two_passes(runner: str) -> TrainingGraph:
 
 @pytest.mark.parametrize(("runner", "total"), [("executor", 4 * 40), (STATIC, 4 * 50), (DYNAMIC, 4 * 40)])
 def test_the_passes_of_a_cached_op_are_planned_apart(runner: str, total: int) -> None:
-    """Behind the forward pass everything stays where it is; allocated dynamically, what is alive at once counts."""
+    """After the forward pass everything stays where it is; allocated dynamically, what is alive at once counts."""
     assert plan_storage(two_passes(runner)).total == total
 
 

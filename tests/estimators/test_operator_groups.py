@@ -189,8 +189,8 @@ def products_network() -> TrainingGraph:
     soon, late = (gradient(name, second, head, relu) for name in ("soon", "late"))
     active = b.backward("_backward_Activation", "active", PRODUCTS_IMAGE, late, relu, control_deps=(relu.node,))
     last = gradient("last", first, active, x)
-    nobody = gradient("nobody", first, active, x)
-    assert b.nodes[nobody.node].name == "nobody"
+    unread = gradient("unread", first, active, x)
+    assert b.nodes[unread.node].name == "unread"
     return b.graph([second, Entry(soon.node, 1), last, Entry(last.node, 1)])
 
 
@@ -204,7 +204,7 @@ def test_products_of_gradients() -> None:
         "late": PRODUCTS_AT["second"],
         "soon": PRODUCTS_AT["second"],
         "last": PRODUCTS_AT["first"],
-        "nobody": PRODUCTS_AT["first"],
+        "unread": PRODUCTS_AT["first"],
     }
     assert found == {**dict.fromkeys(PRODUCTS_AT), **known}
 
@@ -212,7 +212,7 @@ def test_products_of_gradients() -> None:
 def test_read_outputs_of_gradients_are_listed() -> None:
     read = read_outputs(PRODUCTS_GRAPH)
     assert {PRODUCTS_GRAPH.nodes[number].name: outputs for number, outputs in read.items()} == {
-        "soon": (1,), "late": (0,), "last": (0, 1), "nobody": (0, 1),
+        "soon": (1,), "late": (0,), "last": (0, 1), "unread": (0, 1),
     }  # fmt: skip
 
 
@@ -257,7 +257,7 @@ ROW = (4, 8)
 
 
 def layers(count: int, shared: bool) -> TrainingGraph:
-    """Products of one size behind each other, with one weight or with a weight each, and their gradients."""
+    """Products of one size after each other, with one weight or with a weight each, and their gradients."""
     b = Builder()
     weight, x = b.variable("weight", 8, 8), b.variable("x", *ROW)
     made: list[tuple[Entry, Entry, Entry]] = []

@@ -37,7 +37,7 @@ def built(name: str) -> Path:
 
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty folder in the place of the one that holds the native libraries."""
+    """An empty folder instead of the one that holds the native libraries."""
 
     def forget() -> None:
         native.uninstall()

@@ -41,7 +41,7 @@ LIBRARY = built("libecho_kernels.so")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder in the place of the one that holds the kernels, in a process that has loaded none."""
+    """An empty folder instead of the one that holds the kernels, in a process that has loaded none."""
     assert install.why_not() == "", "this is what the process goes on with"
     found = tmp_path / "kernels"
     found.mkdir()

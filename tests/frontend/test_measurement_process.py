@@ -46,7 +46,7 @@ def pid() -> int:
 
 def test_one_process_answers_until_measuring_ends() -> None:
     with measuring():
-        assert measurement_process._PROCESS.value._running is None  # nobody has asked yet
+        assert measurement_process._PROCESS.value._running is None  # nothing was requested yet
         assert seconds() > 0
         first = pid()
         with measuring():

@@ -191,7 +191,7 @@ def test_an_rnn_is_measured_without_its_dropout() -> None:
         assert microbenchmark.attrs["p"] == "0"
 
 
-@pytest.mark.parametrize("op", ["Custom", "_random_uniform", "_foreach", "nobody knows"])
+@pytest.mark.parametrize("op", ["Custom", "_random_uniform", "_foreach", "unknown operator"])
 def test_foreign_code_is_refused(op: str) -> None:
     with pytest.raises(UnmeasurableError, match=f"{op} is not known to be safe to run on its own"):
         refuse(GRAPH, GRAPH.nodes[number("tanh")].having(op=op, attrs={}))

@@ -178,7 +178,7 @@ def test_rnns_drop_nothing_where_onednn_runs_them(
 
 
 def trained(mode: str, bidirectional: bool, p: float) -> list[Any]:
-    """The outputs and gradients of MXNet's own RNN operator in a training step, and what is drawn behind it."""
+    """The outputs and gradients of MXNet's own RNN operator in a training step, and random numbers drawn after it."""
     states = {"state_cell": mx.sym.var("c")} if mode == "lstm" else {}
     layers = mx.sym.RNN(mx.sym.var("x"), mx.sym.var("w"), mx.sym.var("h"), **states, mode=mode, num_layers=3,
                         state_size=5, bidirectional=bidirectional, p=p, state_outputs=True)  # fmt: skip

@@ -141,7 +141,7 @@ def test_a_plan_for_a_gpu_holds_for_one_setting_of_pointwise_fusion(
 
 @pytest.mark.parametrize(("device", "differs"), [("cpu", True), ("gpu", False)])
 def test_a_plan_holds_for_one_number_of_generators(device: str, differs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one alone, kernels draw on CPUs in the place of MXNet's Dropout."""
+    """With only one, kernels draw on CPUs instead of MXNet's Dropout."""
     keys = []
     for value in ("1", "2"):
         monkeypatch.setenv("MXNET_CPU_PARALLEL_RAND_COPY", value)

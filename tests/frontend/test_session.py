@@ -45,9 +45,9 @@ def test_session_asks_mxnet_once(asked: list[str]) -> None:
         assert one.types() is one.types()
         assert one.mxnet_memory_plan(one.graph, 16)[0] == one.differentiate().planned_bytes
     assert asked == ["captured_graph", "types_of"], "the training graph says what MXNet's planner would"
-    assert one.mxnet_memory_plan(one.graph, 16) == one.anew().mxnet_memory_plan(one.graph, 16)
+    assert one.mxnet_memory_plan(one.graph, 16) == one.renewed().mxnet_memory_plan(one.graph, 16)
     assert asked[2:] == ["mxnet_memory_plan"]
-    assert one.anew().differentiate() is not one.differentiate()
+    assert one.renewed().differentiate() is not one.differentiate()
     assert asked.count("captured_graph") == 2
 
 

@@ -54,7 +54,7 @@ def test_a_small_graph() -> None:
 
 
 def test_unread_nodes_run_where_they_stand() -> None:
-    """A part of its own and a node that nobody reads take their bytes while they are needed, and no longer."""
+    """A part of its own and a node without readers take their bytes while they are needed, and no longer."""
     value = small()
     value["nodes"][1:1] = [
         {"id": "x", "op": "relu", "cost": 1, "bytes": 100, "deps": []},
@@ -99,7 +99,7 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no op": (drop(1, "op"), "node 'b': op: expected the name of an operator, got None"),
     "no loss": (lambda value: value.__delitem__("loss"), "loss: expected the id of the last forward node, got None"),
     "unknown loss": (lambda value: value.update(loss="q"), "loss: expected the id of the last forward node, got 'q'"),
-    "nothing behind the loss": (lambda value: {**value, "nodes": value["nodes"][:3]},
+    "nothing after the loss": (lambda value: {**value, "nodes": value["nodes"][:3]},
                                 "loss 'loss': expected backward nodes after it, got none"),
     "forward after the loss": (set_in(3, phase="forward"), "node 'gb': phase: expected backward after the loss"),
     "backward before the loss": (set_in(1, phase="backward"), "node 'b': phase: expected forward up to the loss"),

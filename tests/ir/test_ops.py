@@ -14,7 +14,7 @@ def check_mirrored(build: Build, readers: bool) -> None:
     """Recomputed by MXNet's own mirroring: the same bits. Its clones are read by gradients of mirrored nodes alone.
 
     With ``readers`` the products are mirrored too, so that they read the clone; without, a clone may be there whose
-    output nobody reads.
+    output nothing reads.
     """
     symbol = symbol_with(build)
     outputs = recomputable_outputs(node_under(symbol), "cpu", hook=False)

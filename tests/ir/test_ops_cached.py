@@ -22,7 +22,7 @@ STATIC: dict[str, Any] = {"static_alloc": True, "static_shape": True}
 
 
 def run(symbol: mx.sym.Symbol, flags: dict[str, Any], train_mode: bool = True) -> tuple[dict[str, Any], set[str]]:
-    """Two steps of training; and the names of the nodes behind the gradients."""
+    """Two steps of training; and the names of the nodes that compute the gradients."""
     inputs = {name: mx.nd.array(value, dtype=value.dtype) for name, value in arrays(symbol).items()}
     for array in inputs.values():
         array.attach_grad()

@@ -55,7 +55,7 @@ def test_unknown_operator_has_an_empty_row() -> None:
 
 def test_operators_that_may_draw() -> None:
     drawing = ["Dropout", "_random_uniform", "_sample_multinomial", "_shuffle", "_npi_bernoulli", "_npi_gumbel"]
-    drawing += ["normal", "Custom", "_foreach", "nobody knows"]
+    drawing += ["normal", "Custom", "_foreach", "unknown operator"]
     others = ["tanh", "FullyConnected", "LeakyReLU", "RNN", "BilinearSampler", "LogisticRegressionOutput", "gamma"]
     others += ["_zeros", "_full", "_npi_arange"]
     assert [op for op in [*drawing, *others] if may_draw(op, {})] == drawing

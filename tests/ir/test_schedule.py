@@ -37,7 +37,7 @@ def test_schedule_without_splits_runs_each_node_once() -> None:
         ({0: (4,), 1: (4,)}, [0, 1, 2, 3, 4, 0, 1, 5, 6]),  # the copy of 0 is there for 6, too
         ({0: (4, 6), 1: (4,)}, [0, 1, 2, 3, 4, 0, 1, 5, 0, 6]),
         ({0: (6,), 1: (4,)}, [0, 1, 2, 3, 4, 1, 5, 0, 6]),
-        ({2: (5,)}, ORDER),  # nobody reads it from there on
+        ({2: (5,)}, ORDER),  # nothing reads it from there on
     ],
 )
 def test_copies_run_just_before_they_are_read(splits: dict[int, tuple[int, ...]], expected: list[int]) -> None:

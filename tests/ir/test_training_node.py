@@ -81,7 +81,7 @@ def graph() -> TrainingGraph:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "an input behind it": ({"inputs": (Entry(4), Entry(1))}, r"no output \(4, 0, 0\) before it"),
+    "an input after it": ({"inputs": (Entry(4), Entry(1))}, r"no output \(4, 0, 0\) before it"),
     "itself as input": ({"inputs": (Entry(3), Entry(1))}, "before it"),
     "an output that a node does not have": ({"inputs": (Entry(2, 1), Entry(1))}, "before it"),
     "a negative input": ({"inputs": (Entry(-1), Entry(1))}, "before it"),

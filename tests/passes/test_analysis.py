@@ -112,7 +112,7 @@ def test_operators_are_sorted() -> None:
 
 
 def test_mode_dependent_maps_stay_if_inference_draws_random_numbers() -> None:
-    """An executor could not repeat an inference pass with the same random numbers for a backward pass behind it."""
+    """An executor could not repeat an inference pass with the same random numbers for a backward pass after it."""
     case = network(draws=True)
     candidates = found(case)
     assert names(case, candidates.light) >= {"enc_tanh", "dec_tanh", "parts"}

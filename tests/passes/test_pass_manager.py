@@ -109,7 +109,7 @@ class Stage:
 
 
 def silent(_: str) -> None:
-    """Nobody watches."""
+    """There is no watcher."""
 
 
 LENGTH = Stage("length", (str,), int, len)

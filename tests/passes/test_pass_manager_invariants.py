@@ -40,7 +40,7 @@ def first_operator(value: Any) -> int:
 
 
 def late(graph: Any) -> Any:
-    """An operator that reads what is made behind it."""
+    """An operator that reads a later operator's output."""
     return with_node(graph, first_operator(graph), inputs=(Entry(len(graph.nodes) - 1),))
 
 

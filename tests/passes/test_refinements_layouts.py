@@ -230,7 +230,7 @@ def test_layout_without_budget_is_taken_by_its_memory(
 
 
 def planned_twice(monkeypatch: pytest.MonkeyPatch, files: str, happens: Callable[[Path], object]) -> list[echo.Plan]:
-    """A plan, and one made anew after something happened to files in the folder of what is kept."""
+    """A plan, and one made again after something happened to files in the cache folder."""
     example = EXAMPLES["rnn cells"]()
     plans = []
     for _ in range(2):

@@ -29,7 +29,7 @@ def test_masks_as_bits_lower_planned_bytes() -> None:
 
 
 def test_mask_that_lowers_nothing_stays() -> None:
-    """Of an input without a gradient: nobody needs the mask afterwards, when most memory is needed."""
+    """Of an input without a gradient: nothing needs the mask afterwards, when most memory is needed."""
     drop = mx.sym.Dropout(mx.sym.var("data"), p=0.5, name="drop")
     plan = echo.plan(mx.sym.tanh(mx.sym.FullyConnected(drop, num_hidden=500)), data=(100, 100))
     assert not plan.fused

@@ -1,4 +1,4 @@
-"""What a request knows beside the graph: what failed, what is late, and the bytes that are always there."""
+"""The facts of a request apart from the graph: failures, lateness, and the bytes that are always there."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def request(budget: float | None = None) -> Any:
 @pytest.mark.parametrize(
     ("more", "part", "first"),
     [
-        (RULES.slack - 0.01, 0.0, True),  # nobody knows the times
+        (RULES.slack - 0.01, 0.0, True),  # the times are unknown
         (RULES.slack + 0.01, 0.0, False),
         (RULES.slack - 0.01, RULES.faster - 0.01, True),
         (RULES.slack + 0.01, RULES.faster - 0.01, False),

@@ -44,10 +44,10 @@ def test_follow_keeps_the_marks_and_counts_the_bytes_of_the_new_shapes(name: str
     assert followed.plan.fused == first.plan.fused
     assert followed.plan.key == other.key
     assert NOTE in followed.plan.notes
-    fresh = other.anew().on(followed.base)
+    fresh = other.renewed().on(followed.base)
     match_range = other.match_range if followed.plan.match_range is None else followed.plan.match_range
     assert followed.plan.after.planned == fresh.mxnet_memory_plan(followed.graph, match_range)[0]
-    assert followed.plan.before.planned == other.anew().stock_bytes()
+    assert followed.plan.before.planned == other.renewed().stock_bytes()
     assert followed.plan.after.planned < followed.plan.before.planned
     sizes = [later.bytes / decision.bytes for later, decision in zip(followed.plan.decisions, first.plan.decisions)]
     assert max(sizes) == 3

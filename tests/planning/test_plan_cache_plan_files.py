@@ -65,7 +65,7 @@ def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.Monkey
 
 
 def test_a_library_that_was_built_again_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it is: an editable install has the libraries beside the sources of no package."""
+    """Wherever it is: an editable install has the libraries next to the sources of no package."""
     library = tmp_path / "libecho_planner.so"
     library.write_bytes(b"built")
     monkeypatch.setattr(native, "__path__", [*native.__path__, str(tmp_path)])

@@ -171,7 +171,7 @@ def test_fused_plans_are_refused_where_nothing_may_be_fused(saved: Path) -> None
 
 def test_options_beside_a_plan_are_refused(no_search: Path) -> None:
     plan = echo.load_plan(no_search)
-    with pytest.raises(OptionError, match="plan: it is applied as it is, expected no option 'max_overhead' beside it"):
+    with pytest.raises(OptionError, match="plan: it is applied as it is, expected no option 'max_overhead' next to it"):
         echo.optimize(MODEL.symbol, plan=plan, max_overhead=None)
     for wrong in (5, "plan.json", [plan, None]):
         with pytest.raises(OptionError, match=r"plan: expected a Plan or several, as of echo\.load_plan, got"):

@@ -66,7 +66,7 @@ def test_another_question_is_planned_anew(monkeypatch: pytest.MonkeyPatch, chang
     echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes)
     forget(monkeypatch)
     asked: list[Any] = []
-    monkeypatch.setattr("echo.pipeline.plan", lambda request: asked.append(request) or pytest.skip("planned anew"))
+    monkeypatch.setattr("echo.pipeline.plan", lambda request: asked.append(request) or pytest.skip("planned again"))
     shapes = dict(MODEL.shapes)
     if "data" in changed:
         changed, shapes = {}, {name: (shape[0] + 1, *shape[1:]) for name, shape in shapes.items()}

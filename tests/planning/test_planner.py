@@ -32,13 +32,13 @@ def test_kept_plan_holds_no_training_graph(fuse: bool) -> None:
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_oldest_plan_goes_where_there_are_too_many_and_all_go_when_told() -> None:
-    """Plans in memory: an answer from there is the same object, any other one is made anew or read from the disk."""
+    """Plans in memory: an answer from there is the same object, any other one is made again or read from the disk."""
     session = session_of(MODEL)
     planner = Planner(most=2)
 
     def graph(bound: float) -> object:
         options = Options(fuse=False, max_overhead=bound)
-        return planner.plan(session.anew, options, details=False).graph
+        return planner.plan(session.renewed, options, details=False).graph
 
     first, second = graph(0.1), graph(0.2)
     assert (graph(0.1), graph(0.2)) == (first, second)
@@ -59,9 +59,9 @@ def test_planning_without_the_hook_raises_if_strict_and_else_warns_once(
     monkeypatch.setattr("echo.frontend.session.install_hook", lambda: "another MXNet")
     session = session_of(MODEL)
     with pytest.raises(UnsupportedError, match="without the native hook, plans save less: another MXNet"):
-        Planner().plan(session.anew, Options(fuse=False, strict=True))
+        Planner().plan(session.renewed, Options(fuse=False, strict=True))
     for _ in range(2):
-        Planner().plan(session.anew, Options(fuse=False))
+        Planner().plan(session.renewed, Options(fuse=False))
     assert [record.getMessage() for record in caplog.records] == [
         "echo: without the native hook, plans save less: another MXNet"
     ]

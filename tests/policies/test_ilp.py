@@ -86,7 +86,7 @@ def test_all_programs_of_a_planning_share_one_time_limit(monkeypatch: pytest.Mon
 
 
 def test_programs_of_the_user_with_several_threads() -> None:
-    """Before and behind echo's, which works with one."""
+    """Before and after echo's, which works with one."""
     import highspy
 
     def solve() -> str:

@@ -275,7 +275,7 @@ def test_a_choice_for_all_time_steps_at_once() -> None:
 
 
 def attention(steps: int) -> mx.sym.Symbol:
-    """In every step two large light maps behind each other: recomputing only one of them saves nothing."""
+    """In every step two large light maps after each other: recomputing only one of them saves nothing."""
     with mx.name.NameManager():
         keys, state = mx.sym.var("keys"), mx.sym.var("state")
         gamma, beta, weight, score = (mx.sym.var(name) for name in ("gamma", "beta", "weight", "score"))

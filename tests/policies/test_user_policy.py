@@ -120,7 +120,7 @@ WRONG = {
     "no position": (first_candidate(lambda problem, node: ()), "expected positions of backward nodes"),
     "no number": (first_candidate(lambda problem, node: ("x",)), "expected positions, got"),
     "a forward node": (first_candidate(lambda problem, node: (node,)), "expected positions of backward nodes"),
-    "behind the end": (first_candidate(lambda problem, node: (10**6,)), "expected positions of backward nodes"),
+    "after the end": (first_candidate(lambda problem, node: (10**6,)), "expected positions of backward nodes"),
     "descending": (
         first_candidate(lambda problem, node: (len(problem.training.nodes) - 1, len(problem.training.nodes) - 2)),
         "expected positions of backward nodes, ascending",

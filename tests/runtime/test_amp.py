@@ -68,7 +68,7 @@ def operators(symbol: mx.sym.Symbol) -> set[str]:
 
 
 def trained(symbol: mx.sym.Symbol, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Outputs, gradients, auxiliary states and the random stream behind two steps."""
+    """Outputs, gradients, auxiliary states and the random stream after two steps."""
     requests = {name: "null" if name in shapes else "write" for name in symbol.list_arguments()}
     executor = symbol.simple_bind(mx.cpu(), grad_req=requests, **shapes)
     generator = np.random.RandomState(0)

@@ -68,7 +68,7 @@ def test_invalid_argument_raises_its_error(given: dict[str, Any], error: type[Ex
 
 def test_plans_stand_alone() -> None:
     plan = echo.plan(network(), **SHAPES)
-    with pytest.raises(OptionError, match="plan: it is applied as it is, expected no option 'policy' beside it"):
+    with pytest.raises(OptionError, match="plan: it is applied as it is, expected no option 'policy' next to it"):
         echo.optimize(network(), **{"plan": plan, "policy": "echo"})
     assert echo.optimize(network(), **{"plan": plan, "strict": True}).options.plans == (plan,)
 

@@ -104,7 +104,7 @@ def run(on: bool, flags: dict[str, bool], scenario: Callable[[Net], None]) -> di
 
 
 def _several(block: Net) -> None:
-    """Each pass has its own record; what is written behind one's backward is written before another's forward."""
+    """Each pass has its own record; a write after one's backward is a write before another's forward."""
     losses = [recorded(block, inputs(seed)) for seed in range(3)]
     autograd.backward(losses)
     trainer = gluon.Trainer(block.collect_params(), "sgd", {"learning_rate": 0.1})
@@ -129,7 +129,7 @@ def _inference_between(block: Net) -> None:
 
 
 def _dropped(block: Net) -> None:
-    """Passes that never see a backward pass: their records go, and what is written then concerns nobody."""
+    """Passes that never see a backward pass: their records go, and later writes concern no pass."""
     for seed in range(200):
         recorded(block, inputs(seed))
         gamma(block)[:] *= 0.99
@@ -188,7 +188,7 @@ def test_a_loss_of_two_networks_is_refused_by_the_pass_of_the_one_that_changed(f
         loss = first(inputs()).sum() * second(inputs()).sum()
     gamma(second)[:] = 2
     weights = [param.data() for param in first.collect_params().values()]
-    found = autograd.grad(loss, weights, retain_graph=True)  # not behind the second network
+    found = autograd.grad(loss, weights, retain_graph=True)  # not after the second network
     assert all(np.isfinite(gradient.asnumpy()).all() for gradient in found)
     with pytest.raises(ChangedInputError, match="gamma"):
         autograd.grad(loss, [gamma(second)], retain_graph=True)

@@ -151,7 +151,7 @@ def test_an_operator_that_fails_shows_its_own_error() -> None:
         step(bound(True), damage)
     executor = bound(True)
     damage(executor)
-    executor.forward(is_train=True)  # the engine leaves out what reads a broken array: nobody may wait for that
+    executor.forward(is_train=True)  # the engine leaves out what reads a broken array: nothing may wait for that
     executor.backward(mx.nd.ones(1))
     with pytest.raises(mx.MXNetError, match="potrf"):
         mx.nd.waitall()

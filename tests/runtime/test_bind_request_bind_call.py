@@ -167,7 +167,7 @@ def bucketing(folder: Path) -> Result:
 
 
 def sequential(folder: Path) -> Result:
-    """Two modules behind each other: the gradient of the second's input goes into the first."""
+    """Two modules after each other: the gradient of the second's input goes into the first."""
     seen: Result = {}
     module = mx.mod.SequentialModule()
     module.add(mx.mod.Module(mx.sym.tanh(body(prefix="first_")), label_names=None))
@@ -199,7 +199,7 @@ def feed_forward(folder: Path) -> Result:
 def monitor(folder: Path) -> Result:
     """A Monitor shows the user's nodes, every one, in the same order, with the same values."""
     seen: Result = {}
-    # gradients that nobody asked for, and moving statistics, which BatchNorm writes behind the engine's back
+    # unrequested gradients, and moving statistics, which BatchNorm writes without telling the engine
     unwritten = re.compile("softmax_backward_output1|fc0_backward_output0|moving|bn._backward_input[67]")
     for everything in (False, True):
         watch = mx.mon.Monitor(1, stat_func=lambda array: array.norm(), monitor_all=everything)

@@ -132,7 +132,7 @@ def test_reshaped_executor_trains_to_stocks_bits(
         second.arg_dict["data"][:] = generator.normal(0, 1, (batch, 4, 10, 10))
         second.arg_dict["label"][:] = generator.randint(0, 10, batch)
         after = train(second, steps=2)
-        if batch <= BATCH:  # a larger executor takes new memory, and leaves the old one's gradients behind
+        if batch <= BATCH:  # a larger executor takes new memory, and does not take over the old one's gradients
             return [before, after, train(first, steps=1)]
         return [before, after]
 
@@ -180,7 +180,7 @@ def test_monitor_sees_the_users_names(optimized: OptimizedSymbol, values: dict[s
 
 def test_monitor_of_mxnet(optimized: OptimizedSymbol, values: dict[str, Any]) -> None:
     def run(symbol: Symbol) -> list[tuple[int, str, str]]:
-        # what stands in for gradients that nobody asked for is undefined
+        # stand-ins for gradients that were not requested are undefined
         monitor = mx.mon.Monitor(1, pattern="(?!.*backward).*(output|weight)", sort=True)
         executor = bind(symbol, values, GRADIENTS)
         monitor.install(executor)

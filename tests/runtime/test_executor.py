@@ -1,4 +1,4 @@
-"""What an executor with a plan does beside training: monitors, reshape, passes in other modes."""
+"""An executor with a plan apart from training: monitors, reshape, passes in other modes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ Patch = pytest.MonkeyPatch
 
 
 class Surprise(RuntimeError):
-    """What nobody expected."""
+    """An unexpected error."""
 
 
 def model() -> Symbol:

@@ -84,7 +84,7 @@ def test_a_warning_says_how_to_report_it_and_comes_once(
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     echo.enable()
     executor()
-    assert len(caplog.records) == 3, "switched on anew, it warns anew"
+    assert len(caplog.records) == 3, "switched on again, it warns again"
 
 
 def test_strict_raises_faults_outside_the_pipeline_too(
@@ -129,7 +129,7 @@ def test_an_unknown_policy_is_refused_at_once() -> None:
 
 
 def patched(calls: list[str], marks: bool = False) -> Callable[..., Any]:
-    """Somebody's wrapper around whatever ``simple_bind`` is now."""
+    """A foreign wrapper around whatever ``simple_bind`` is now."""
     before = Symbol.simple_bind
 
     def theirs(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
@@ -222,7 +222,7 @@ def test_a_cache_that_cannot_be_used(
     said = " is ignored, and its content is made again: " if place == "half a table" else "echo: nothing is kept in "
     assert said in warning
     if place == "half a table":
-        assert json.loads(whole.path.read_text())["seconds"], "written anew"
+        assert json.loads(whole.path.read_text())["seconds"], "written again"
 
 
 # Two copies ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which CachedOps are planned: those that are made while somebody wants a plan, and of this thread."""
+"""Which CachedOps are planned: those that are made while plans are requested, by this thread."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow  # planning twenty times anew is
+@pytest.mark.slow  # planning twenty times is
 def test_repeated_binds_and_plans_hold_no_memory(tmp_path: Path) -> None:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
     done = subprocess.run(

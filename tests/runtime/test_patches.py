@@ -1,4 +1,4 @@
-"""What echo puts in the place of MXNet's functions, beside what other people put there."""
+"""The replacements of MXNet's functions, next to those of other libraries."""
 
 from __future__ import annotations
 

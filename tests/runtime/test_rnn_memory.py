@@ -14,7 +14,7 @@ import pytest
 
 from echo.native.counter import preloaded
 
-pytestmark = pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="allocations are somebody else's already")
+pytestmark = pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="another library counts allocations already")
 ROOT = Path(__file__).resolve().parents[2]
 
 # Trains RNN layers some steps; prints bytes: what was allocated at most, MXNet's counter, and what the plan says of the
@@ -49,15 +49,15 @@ mx.profiler.dump()
 plans = net._cached_op.plans.values() if on else ()
 with open("profile.json") as file:
     counter = counter_peak(json.load(file))
-beside = [plan.before.static.get(HIDDEN, 0) for plan in plans]
-print(json.dumps([peak(), counter, sum(beside), [name for plan in plans for name, _ in plan.fused]]))
+hidden = [plan.before.static.get(HIDDEN, 0) for plan in plans]
+print(json.dumps([peak(), counter, sum(hidden), [name for plan in plans for name, _ in plan.fused]]))
 """
 
 
 class Found(NamedTuple):
     allocated: int
     counter: int
-    beside: int
+    hidden: int
     fused: list[str]
 
 
@@ -104,5 +104,5 @@ def test_no_more_is_taken_to_be_beside_the_counter_than_there_is(folder: Path) -
     stock = [trained(folder, False, sizes) for sizes in (short, long)]
     echo = [trained(folder, True, sizes) for sizes in (short, long)]
     grown = [found.allocated - found.counter for found in stock]  # the rest of the process is the same
-    taken = [found.beside for found in echo]
+    taken = [found.hidden for found in echo]
     assert 0 < taken[1] - taken[0] <= grown[1] - grown[0]

@@ -1,4 +1,4 @@
-"""Planning is invisible: whatever a process can see of itself is the same behind it, and so are random numbers."""
+"""Planning is invisible: whatever a process can see of itself is the same after it, and so are random numbers."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def match_gru_reset(view: View, number: int) -> Fusion | str | None:
     if cell is None:
         return None
     if _reads(view, cell.update, cell.product.node):
-        return "a GRU cell whose update gate depends on the state behind its reset gate"
+        return "a GRU cell whose update gate depends on the state after its reset gate"
     name = view.graph.nodes[number].name
     gates = _gates(view, cell, name)
     replaced = cell.nodes | gates.replaced

@@ -42,7 +42,7 @@ class Program:
         self.upper.append(upper - constant)
 
 
-# The integer program behind `echo.policies.ilp`: every schedule of a training graph, its bytes and its seconds.
+# The integer program of `echo.policies.ilp`: every schedule of a training graph, its bytes and its seconds.
 #
 # In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.ir.schedule`. For each backward position
 # k:

@@ -28,7 +28,7 @@ from tests.support.training import random_arrays
 from tests.support.whole_models import MODELS
 
 B, H, T = 3, 4, 5
-TOLERANCE = 2e-4  # of the largest element of an array: of some twenty operators behind one another, in float32
+TOLERANCE = 2e-4  # of the largest element of an array: of some twenty operators after one another, in float32
 Symbol = mx.sym.Symbol
 
 
@@ -179,7 +179,7 @@ def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
     assert variables(fused) == variables(user)
     assert len(found.graph.heads) == len(graph.heads)
     assert draws(found.graph) == draws(graph)
-    second = (PREFIX + "pack_mask", PREFIX + "draw_mask", PREFIX + "gru_mix")  # each beside another one
+    second = (PREFIX + "pack_mask", PREFIX + "draw_mask", PREFIX + "gru_mix")  # each next to another one
     kernels = [node for node in found.graph.nodes if node.op.startswith(PREFIX) and node.op not in second]
     assert len(kernels) == len(found.places)
     assert fused_at(graph, found.places, copies) == found.graph, "a plan names no more than places"

@@ -52,9 +52,9 @@ def by_hand(
 
 
 MISSES: dict[str, Miss] = {
-    "an update gate behind the reset gate": (
+    "an update gate after the reset gate": (
         lambda: by_hand(update=lambda state: dense(state, H, "again_z")),
-        "a GRU cell whose update gate depends on the state behind its reset gate",
+        "a GRU cell whose update gate depends on the state after its reset gate",
     ),
     "an update gate that is read elsewhere": (
         lambda: by_hand(seen=lambda inner: [inner["update"]]), "'update', inside of the cell, is read from outside"

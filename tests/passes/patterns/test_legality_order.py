@@ -100,7 +100,7 @@ def test_every_order_and_shapes_equal_by_chance(
 
 
 def test_an_order_that_is_lost_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the repair and its check, as when steps were tidied up behind it."""
+    """Without the repair and its check, as when steps were tidied up after it."""
     monkeypatch.setattr("echo.passes.patterns.apply.ordered", lambda made, user: made)
     with pytest.raises((AssertionError, mx.MXNetError)):
         test_every_order_and_shapes_equal_by_chance("lstm layer, states given", "as they are", 0, monkeypatch)
@@ -135,7 +135,7 @@ def test_one_place_that_would_change_the_order_does_not_cost_the_others(monkeypa
 
 
 def test_variables_of_one_name_are_not_fused() -> None:
-    """Nobody can tell which of them is which: an order that looks the same may be another."""
+    """Which of them is which cannot be told: an order that looks the same may be another."""
     graph = graph_of(EXAMPLES["lstm cells"]().symbol)
     names = ["h0" if node.name == "c0" else node.name for node in graph.nodes]
     alike = graph.with_names(names)

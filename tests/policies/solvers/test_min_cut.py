@@ -32,9 +32,9 @@ def test_cuts_are_minimal() -> None:
             network.add(tail, head, capacity)
             known = graph.get_edge_data(tail, head, {"capacity": 0})["capacity"]
             graph.add_edge(tail, head, capacity=known + capacity)
-        behind = network.sink_side(0, 1)
-        assert (behind[0], behind[1]) == (False, True), f"seed {seed}"
-        cut = sum(capacity for tail, head, capacity in edges if not behind[tail] and behind[head])
+        after = network.sink_side(0, 1)
+        assert (after[0], after[1]) == (False, True), f"seed {seed}"
+        cut = sum(capacity for tail, head, capacity in edges if not after[tail] and after[head])
         assert cut == nx.minimum_cut_value(graph, 0, 1), f"seed {seed}"
 
 
