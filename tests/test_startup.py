@@ -66,7 +66,7 @@ def test_a_folder_named_mxnet_is_no_mxnet(tmp_path: Path) -> None:
     assert run(script, tmp_path).stderr == ""
 
 
-def test_somebody_elses_module_named_echo(tmp_path: Path) -> None:
+def test_foreign_module_named_echo(tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text("def say(): print('mine')\n")
     installed = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]\n"
     done = run(installed + "import mxnet, echo; echo.say()", tmp_path)  # an editable install would come first
@@ -105,7 +105,7 @@ def test_echo_set_in_the_script_switches_it_on(tmp_path: Path, ending: str) -> N
     assert run(script, tmp_path, ECHO="0").stdout.strip() == "True"
 
 
-def test_echo_set_behind_mxnet_is_read_when_echo_is_imported(tmp_path: Path) -> None:
+def test_echo_set_after_mxnet_is_read_when_echo_is_imported(tmp_path: Path) -> None:
     script = f"import mxnet, os; os.environ['ECHO'] = '1'; import echo\n{REAL}"
     assert run(script, tmp_path, ECHO="0").stdout.strip() == "True"
 

@@ -95,7 +95,7 @@ def test_a_gpu_that_is_too_new_for_the_wheel(monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def test_a_gpu_beside_a_wheel_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_next_to_a_wheel_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     found = facts(monkeypatch, Driver((12, 4), "", (device(8, 0),)), [], "mxnet")
     assert "pip install mxnet-cu112" in found["gpu(0) MXNet has code"].remark
     assert found["gpu(0) runs echo's kernels"].remark == "MXNet does not see the device"

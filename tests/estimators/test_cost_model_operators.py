@@ -58,7 +58,7 @@ def test_a_dropout_is_recomputed_from_its_mask_but_drawn_once(table: CostTable) 
 
 
 @pytest.mark.usefixtures("parts")
-def test_the_draws_of_a_measured_dropout_are_what_it_takes_beside_its_bytes(table: CostTable) -> None:
+def test_a_measured_dropout_takes_time_for_its_draws_and_its_bytes(table: CostTable) -> None:
     build = Build()
     for rows in (1000, 800):  # of the second size none is measured: it is about that of the first
         build.add("Dropout", [build.variable(rows, 1000)], (rows, 1000), (rows, 1000), random=True)
@@ -92,7 +92,7 @@ def test_signatures_of_equal_nodes_are_equal_and_of_sizes_differ() -> None:
     assert signature(chain(batch=32), 2) != signature(first, 2)
 
 
-def test_batch_norm_behind_convolution_has_onednns_layout() -> None:
+def test_batch_norm_after_convolution_has_onednns_layout() -> None:
     build = Build()
     data, weight = build.variable(8, 3, 32, 32), build.variable(16, 3, 3, 3)
     statistics = [build.variable(16) for _ in range(4)]

@@ -231,7 +231,7 @@ def test_options_that_change_numbers_are_those_of_the_user() -> None:
             assert len(taken) < len(before.inplace)
 
 
-def test_control_flow_beside_convolutions_is_left_as_it_is() -> None:
+def test_control_flow_next_to_convolutions_is_left_as_it_is() -> None:
     """It looks at its arrays when work is handed out: what shares their chunks may still be in another layout."""
     x = S.var("x")
     y = S.Activation(S.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=16, name="conv"), act_type="relu")

@@ -138,7 +138,7 @@ def test_an_activation_keeps_copies_where_it_is_not_onednns(act_type: str, kept:
     assert all((size > 0) == kept for size in found)
 
 
-def test_nobody_keeps_copies_elsewhere() -> None:
+def test_no_copies_are_kept_elsewhere() -> None:
     training = captured(network(ENDS["relu"]))
     assert with_layout_copies(training, "gpu") is training
     assert not copied(training, "gpu")

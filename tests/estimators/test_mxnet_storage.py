@@ -194,7 +194,7 @@ def chunks(training: TrainingGraph, match_range: int = 16) -> tuple[int, ...]:
     return plan_storage(training, match_range).chunk[1:]
 
 
-def test_a_chunk_is_free_behind_its_last_reader() -> None:
+def test_a_chunk_is_free_after_its_last_reader() -> None:
     training = chain(10, 10, 10, 10)
     assert chunks(training) == (0, 1, 0, 1)
     assert plan_storage(training).total == 80

@@ -65,7 +65,7 @@ def test_plural_fuzzy_obsolete_and_empty_messages_are_left_out(package: Path) ->
     assert parallel_text.sentence_pairs(["some_catalogues"]) == KEPT
 
 
-def test_compiled_catalogue_is_read_where_no_source_lies_beside_it(package: Path) -> None:
+def test_compiled_catalogue_is_read_where_no_source_lies_next_to_it(package: Path) -> None:
     import polib
 
     polib.pofile(str(package / "django.po")).save_as_mofile(str(package / "django.mo"))

@@ -155,7 +155,7 @@ def test_damaged_libraries(libraries: Path, damage: str) -> None:
     check_fallback(("lm",))
 
 
-def test_another_library_in_the_place_of_the_hook(libraries: Path) -> None:
+def test_another_library_instead_of_the_hook(libraries: Path) -> None:
     shutil.copy(built("libecho_planner.so"), libraries / "libecho_hook.so")
     shutil.copy(built("libecho_hook.so"), libraries / "libecho_planner.so")
     assert "has no function" in install_hook()

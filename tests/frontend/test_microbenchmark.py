@@ -46,7 +46,7 @@ def test_a_light_forward_node_is_hot() -> None:
     assert found.bytes == 2 * 4 * BATCH * 256
 
 
-def test_a_gradient_stands_beside_its_operator() -> None:
+def test_a_gradient_stands_next_to_its_operator() -> None:
     found, _ = microbenchmark("fc_backward")
     assert found.forward == "FullyConnected"
     assert found.heavy
@@ -82,7 +82,7 @@ def test_reduction_over_the_batch_is_not_cut(shape: tuple[int, ...]) -> None:
     assert (found.inputs, scale) == ((Variable((BATCH, 8)),), 1.0)
 
 
-def test_outputs_that_nobody_sees_are_cut_too() -> None:
+def test_invisible_outputs_are_cut_too() -> None:
     """Mean and deviation of a LayerNorm: with those of the whole, MXNet refuses its gradient."""
     norm = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.var("data")), name="norm")
     graph = case_of(norm, {"data": (8, 16, 32)}).training

@@ -33,7 +33,7 @@ def plan(storage: tuple[int, ...] = (-1, 0, 1, 0), adds_in_place: bool = False, 
     return Plan(value, adds_in_place, False)
 
 
-def test_a_chunk_is_dead_behind_its_last_reader() -> None:
+def test_a_chunk_is_dead_after_its_last_reader() -> None:
     assert plan().dead == {2: (0,), 3: (1,)}
     assert plan(storage=(-1, 0, 1, 2)).dead == {2: (0,), 3: (1,)}
 

@@ -49,7 +49,7 @@ def test_first_twelve_programs_train_without_differences(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_another_process_goes_on_behind_a_refused_program() -> None:
+def test_another_process_goes_on_after_a_refused_program() -> None:
     seen: dict[int, str] = {}
     behind = Batch("blocks", 0, 60, math.inf).run(lambda _, seed, outcome: seen.update({seed: outcome["kind"]}))
     assert behind == len(seen) < 60

@@ -45,7 +45,7 @@ def test_recomputed_by_mirroring(op: str) -> None:
 
 @pytest.mark.every(6)
 @pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).needs_hook])
-def test_mirrored_with_an_output_that_nobody_reads(op: str) -> None:
+def test_mirrored_with_an_unread_output(op: str) -> None:
     check_mirrored(BUILDS[op], readers=False)
 
 

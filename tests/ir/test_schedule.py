@@ -207,7 +207,7 @@ def test_clones_run_just_before_they_are_needed() -> None:
     assert names == ["x", "t0", "t1", "t2", "head", "g2", "t0_echo", "t1_echo", "g1", "g0"]
 
 
-def test_clones_that_nobody_reads_are_not_there() -> None:
+def test_clones_without_readers_are_not_there() -> None:
     training, maps = cloned_chain(3)
     last = next(number for number, node in enumerate(training.nodes) if node.name == "g1")
     shorter = TrainingGraph(training.nodes[: last + 1], (maps[-1], Entry(last)), 1, 0)

@@ -99,7 +99,7 @@ def test_invalid_keep_raises_kernel_error(keep: float) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 3, 5), (3, 100, 257)])
-def test_the_bits_behind_the_first_element(sizes: tuple[int, int, int], dtype: str) -> None:
+def test_the_bits_after_the_first_element(sizes: tuple[int, int, int], dtype: str) -> None:
     """A Dropout of one element and the bits of the others are those of a Dropout of all, call after call."""
     ours, theirs = mxnet_states(5), mxnet_states(5)
     count = int(np.prod(sizes))

@@ -77,7 +77,7 @@ def test_a_call_is_taken_off(hot: bool, machine: Machine) -> None:
     assert clock.seconds(microbenchmark(hot=hot), once).seconds == pytest.approx(ONE)
 
 
-def test_the_operator_beside_a_gradient_is_taken_off(machine: Machine) -> None:
+def test_the_operator_next_to_a_gradient_is_taken_off(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False)
     assert clock.seconds(gradient, Sample(CALL + FORWARD + ONE)).seconds == pytest.approx(ONE)
@@ -102,7 +102,7 @@ def test_a_product_that_stands_out_is_not_run_again(op: str, more: int, beside: 
     assert (max(machine.ran, default=0) > bool(beside)) == bool(more)
 
 
-def test_a_product_that_was_slow_beside_its_gradient_is_not_taken_off_whole(
+def test_a_product_that_was_slow_next_to_its_gradient_is_not_taken_off_whole(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]

@@ -233,7 +233,7 @@ print(leaked(failing(lambda: wrong.simple_bind(mx.cpu(), data=(4, 8)))))
 
 
 @pytest.mark.slow
-def test_an_error_behind_mxnets_pass_leaks_nothing() -> None:
+def test_an_error_after_mxnets_pass_leaks_nothing() -> None:
     """But what MXNet itself loses whenever a bind fails."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", LEAKS], capture_output=True, text=True, check=False,
                           cwd=ROOT)  # fmt: skip

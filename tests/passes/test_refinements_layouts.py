@@ -250,7 +250,7 @@ def test_measured_layout_is_not_measured_again(
     assert first == second
 
 
-def test_a_damaged_table_is_measured_anew(measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_table_is_measured_again(measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     runs = measured()
     damaged = '{"format": "echo-cost-table-2", "seconds": {"__import__": "os"}}'
     plans = planned_twice(monkeypatch, "*.json", lambda file: file.write_text(damaged))

@@ -195,7 +195,7 @@ def test_budgets_include_what_is_static(budget: Any) -> None:
     assert found.runs or found.match_range != 16
 
 
-def test_a_bound_on_time_holds_beside_a_budget() -> None:
+def test_a_bound_on_time_holds_next_to_a_budget() -> None:
     case = any_case("nmt")
     static = sum(STATIC.values())
     free = select(case, max_overhead=None).planned_bytes

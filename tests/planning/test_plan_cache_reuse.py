@@ -169,7 +169,7 @@ def test_fused_plans_are_refused_where_nothing_may_be_fused(saved: Path) -> None
         echo.optimize(MODEL.symbol, plan=[plan, fused], fuse=False)
 
 
-def test_options_beside_a_plan_are_refused(no_search: Path) -> None:
+def test_options_next_to_a_plan_are_refused(no_search: Path) -> None:
     plan = echo.load_plan(no_search)
     with pytest.raises(OptionError, match="plan: it is applied as it is, expected no option 'max_overhead' next to it"):
         echo.optimize(MODEL.symbol, plan=plan, max_overhead=None)
@@ -181,7 +181,7 @@ def test_options_beside_a_plan_are_refused(no_search: Path) -> None:
 # Transparent mode and the environment ---------------------------------------------------------------------------
 
 
-def test_transparent_mode_plans_anew(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_transparent_mode_plans_again(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
     plan = echo.load_plan(saved)
     with echo.enable(plan=plan, max_overhead=None), caplog.at_level(logging.WARNING, "echo"):
         assert bound(MODEL.symbol).debug_str().count("_echo\nInputs:") == plan.recomputed_nodes
@@ -207,7 +207,7 @@ def test_plans_of_the_environment(saved: Path, tmp_path: Path) -> None:
         options_from({"ECHO_PLAN": str(tmp_path / "half")})
 
 
-def test_reshape_to_other_shapes_plans_anew(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reshape_to_other_shapes_plans_again(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
     executor = bound(echo.optimize(MODEL.symbol, plan=echo.load_plan(saved)))
     larger = {name: (64, *shape[1:]) for name, shape in MODEL.shapes.items()}
     with caplog.at_level(logging.WARNING, "echo"):

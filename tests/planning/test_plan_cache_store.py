@@ -62,7 +62,7 @@ def test_the_second_start_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("cheap_planning", "folder")
 @pytest.mark.parametrize("changed", [{"max_overhead": 0.5}, {"keep": "Activation"}, {"policy": "echo"}, {"data": 1}])
-def test_another_question_is_planned_anew(monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]) -> None:
+def test_another_question_is_planned_again(monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]) -> None:
     echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes)
     forget(monkeypatch)
     asked: list[Any] = []
@@ -164,7 +164,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_plan_that_makes_no_sense_is_ignored_and_made_anew(
+def test_a_plan_that_makes_no_sense_is_ignored_and_made_again(
     folder: Path, plan: Plan, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Even under the right digest."""
@@ -188,7 +188,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize("damage", BYTES)
-def test_a_damaged_file_is_ignored_and_written_anew(
+def test_a_damaged_file_is_ignored_and_written_again(
     folder: Path, plan: Plan, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph, marked = stored(plan)
@@ -233,7 +233,7 @@ def test_every_flipped_bit_is_noticed(folder: Path, plan: Plan) -> None:
     assert plan_cache.load("key", graph, NOBODY) is not None
 
 
-def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
+def test_chunks_come_back_next_to_the_plan(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
     kept = with_marks_of(plan, graph, marked)
     for chunks in ((64, 0, 4096), ()):

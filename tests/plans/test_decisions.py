@@ -134,7 +134,7 @@ def attrs(graph: Graph, name: str) -> list[str | None]:
     return [node.attrs.get(name) for node in graph.nodes]
 
 
-def test_outputs_and_positions_are_written_beside_the_range(graph: Graph) -> None:
+def test_outputs_and_positions_are_written_next_to_the_range(graph: Graph) -> None:
     found = mark(graph, {1: [0], 2: [1, 0]}, hook=True, match_range=2, splits={1: [0], 2: [3, 7]})
     assert attrs(found, PLAN_ATTRIBUTE) == [None, "0", "0,1@3,7", None]
     assert attrs(found, RANGE_ATTRIBUTE) == [None, "2", "2", None]

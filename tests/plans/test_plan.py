@@ -86,7 +86,7 @@ def test_the_time_of_a_step_with_fused_operators() -> None:
     assert slower.time_text() == "+100.0 % time (recomputation +2.0 %)"
 
 
-def test_a_time_that_nobody_looked_at() -> None:
+def test_a_time_that_was_not_estimated() -> None:
     found = plan(fused=(("lstm_cell", 4),))
     assert found.time is None
     assert found.time_ratio == pytest.approx(1.02)

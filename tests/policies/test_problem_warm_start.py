@@ -165,7 +165,7 @@ def test_another_length_has_another_schedule() -> None:
 
 
 @pytest.mark.slow
-def test_a_schedule_that_breaks_the_bound_is_searched_anew() -> None:
+def test_a_schedule_that_breaks_the_bound_is_searched_again() -> None:
     splits, warm_start = _schedule_of(nmt(7))
     other = problem_of(nmt(7, 3).training)
     bounded = replace(other, max_seconds=other.value(splits).seconds / 2)

@@ -56,7 +56,7 @@ def test_value_undefined_in_stock_is_compared_no_further() -> None:
     assert (row["undefined"], row["faults"]) == (["loss/0"], [])
 
 
-def test_a_difference_beside_an_undefined_array_is_a_fault() -> None:
+def test_a_difference_next_to_an_undefined_array_is_a_fault() -> None:
     different = _with(loss_0=np.array([8.0]), gradient_w=np.array([1.0, 5.0]))
     row = _row(stock_again=_with(loss_0=np.array([9.0])), unfused=different)
     assert row["unfused_differs"] == ["gradient/w"]
@@ -80,7 +80,7 @@ def test_a_counter_is_held_against_the_larger_one_of_two_runs_of_stock() -> None
     assert _row(**changed, warm=replace(STOCK, counter_mb=10.5))["counter_grows"] == ["warm"]
 
 
-def test_growth_beside_the_counter_is_told_apart() -> None:
+def test_growth_next_to_the_counter_is_told_apart() -> None:
     row = _row(cold=replace(STOCK, allocated_mb=21.3))
     assert (row["counter_grows"], row["allocated_grows"]) == ([], ["cold"])
     assert "what MXNet and oneDNN allocate together grows: cold" in words(row)

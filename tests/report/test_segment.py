@@ -80,7 +80,7 @@ def test_alike_operators_are_one() -> None:
     assert counts["joined"] == (1, 4 * 16 * 32 * 4)
 
 
-def test_operators_stand_below_what_they_read_and_beside_each_other() -> None:
+def test_operators_stand_below_what_they_read_and_next_to_each_other() -> None:
     found = drawn(chain(), policy="all", max_overhead=None)
     assert all(found.operators[a].rank < found.operators[b].rank for a, b in found.edges)
     places = [(each.rank, each.place) for each in found.operators]

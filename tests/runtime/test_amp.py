@@ -114,7 +114,7 @@ def test_symbols_train_in_the_types_of_the_user(build: Any, dtype: str, options:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_fused_operators_beside_casts(dtype: str) -> None:
+def test_fused_operators_next_to_casts(dtype: str) -> None:
     cell = mx.rnn.LSTMCell(6, prefix="lstm_")
     outputs, _ = cell.unroll(9, mx.sym.var("data"), layout="NTC", merge_outputs=True)
     kind = KINDS[dtype]

@@ -146,7 +146,7 @@ def _accumulated(block: Net) -> None:
     recorded(block, inputs(3)).backward()
 
 
-def _buffer_refilled_behind_backward(block: Net) -> None:
+def _buffer_refilled_after_backward(block: Net) -> None:
     buffer = inputs()
     for seed in range(4):
         buffer[:] = inputs(seed)
@@ -154,7 +154,7 @@ def _buffer_refilled_behind_backward(block: Net) -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", [_several, _retained, _inference_between, _dropped, _accumulated, _buffer_refilled_behind_backward]
+    "scenario", [_several, _retained, _inference_between, _dropped, _accumulated, _buffer_refilled_after_backward]
 )
 def test_usual_training_loop_raises_no_error(flags: dict[str, bool], scenario: Callable[[Net], None]) -> None:
     assert_same(run(True, flags, scenario), run(False, flags, scenario))

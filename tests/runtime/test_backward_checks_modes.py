@@ -125,7 +125,7 @@ def test_refused_in_transparent_mode() -> None:
             loss.backward(train_mode=False)
 
 
-def test_refused_behind_a_backward_pass_that_kept_the_graph() -> None:
+def test_refused_after_a_backward_pass_that_kept_the_graph() -> None:
     loss = recorded(made(True, {}), inputs(mx.nd.array))
     loss.backward(retain_graph=True)
     with pytest.raises(UnsupportedError, match=REFUSED):

@@ -78,7 +78,7 @@ def test_pool_takes_the_plan_that_makes_it_grow_less(
     assert sorted(pool.chunks) == sorted(-(-size // 4) * 4 for size in found.chunks)  # type: ignore[union-attr]
 
 
-def test_budgets_follow_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budgets_follow_no_other_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(bind_plan, "pool_of", lambda *_: Pool([1 << 40]))
     monkeypatch.setattr(bind_plan, "leader_of", lambda _: "leader")

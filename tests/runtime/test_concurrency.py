@@ -101,7 +101,7 @@ def test_threads_bind_at_once(fuse: bool) -> None:
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_threads_infer_at_once_behind_a_training_step() -> None:
+def test_threads_infer_at_once_after_a_training_step() -> None:
     """Other shapes than those that were planned run as the user's own graph, whose CachedOp has not run before."""
     inputs = mx.nd.random.normal(shape=(20, 20, 16))
     for _ in range(8):
@@ -332,7 +332,7 @@ def planning(tmp_path: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_planning_and_leaves_no_lock_behind(tmp_path: Path) -> None:
+def test_an_interrupt_ends_planning_and_releases_all_locks(tmp_path: Path) -> None:
     process = planning(tmp_path)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=2 * LIMIT)

@@ -84,7 +84,7 @@ def test_a_budget_that_moves_away_is_given_up() -> None:
     assert len(told) == 1
 
 
-def test_plans_for_something_else_are_made_anew() -> None:
+def test_plans_for_something_else_are_made_again() -> None:
     policy, told = transparent(plan=())
     object.__setattr__(policy.options, "plan", ("given",))
     assert policy(failing(PlanError("another graph"), lambda options: not options.plan), lambda: None).plan == ()

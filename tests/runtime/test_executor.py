@@ -352,7 +352,7 @@ def test_a_failure_costs_a_warning_and_the_plan(
         strict.reshape(allow_up_sizing=True, **deep(128))
 
 
-def test_executors_of_somebody_elses_class_stay_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_of_a_foreign_class_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Theirs(mx.executor.Executor):  # type: ignore[misc]
         pass
 

@@ -80,7 +80,7 @@ def test_cached_ops_of_all_blocks() -> None:
     assert mx.nd.CachedOp is StockCachedOp
 
 
-def test_somebody_elses_cached_ops_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_cached_ops_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     class Theirs(StockCachedOp):  # type: ignore[misc, valid-type]
         pass
 

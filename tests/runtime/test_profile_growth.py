@@ -59,7 +59,7 @@ def test_variables_and_plans_reach_the_process() -> None:
 
 
 @pytest.mark.slow
-def test_scratch_memory_that_nobody_writes_to_is_told() -> None:
+def test_unwritten_scratch_memory_is_reported() -> None:
     hidden = mx.sym.Convolution(mx.sym.var("data"), kernel=(7, 7), stride=(2, 2), pad=(3, 3), num_filter=64)
     hidden = mx.sym.Activation(mx.sym.BatchNorm(hidden), act_type="relu")
     loss = mx.sym.MakeLoss(mx.sym.mean(hidden))

@@ -78,7 +78,7 @@ def test_profile_of_a_block_sums_to_its_plan(flags: dict[str, bool]) -> None:
     assert profile.usages["echo"].planned < profile.usages["stock"].planned
 
 
-def test_optimizer_states_count_beside_the_arrays() -> None:
+def test_optimizer_states_count_next_to_the_arrays() -> None:
     model = SMALL["lm"]()
     profile = echo.profile(model.symbol, optimizer_states=2, **model.shapes)
     for usage in profile.usages.values():

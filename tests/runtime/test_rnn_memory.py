@@ -99,7 +99,7 @@ def test_counted_storage_of_fused_layers_does_not_grow(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_more_is_taken_to_be_beside_the_counter_than_there_is(folder: Path) -> None:
+def test_uncounted_memory_is_not_overestimated(folder: Path) -> None:
     short, long = (10, *SIZES[0][1:]), (40, *SIZES[0][1:])
     stock = [trained(folder, False, sizes) for sizes in (short, long)]
     echo = [trained(folder, True, sizes) for sizes in (short, long)]

@@ -168,7 +168,7 @@ def test_model_without_a_plan_is_searched_again_for_much_larger_shapes(shapes: S
     assert planning.asked == ["search", "further search", "follow"]
 
 
-def test_differing_type_or_device_is_planned_anew(shapes: ShapePlans) -> None:
+def test_differing_type_or_device_is_planned_again(shapes: ShapePlans) -> None:
     planning = FakePlanning()
     for made in (signature(8), signature(8, np.float64), signature(8, device="gpu"), signature(9, np.float64)):
         shapes.choose(made, planning)

@@ -101,7 +101,7 @@ def test_enable_and_disable_leave_mxnet_as_it_was() -> None:
     assert (Symbol.simple_bind, Symbol.bind) == before
 
 
-def test_somebody_elses_wrapper_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_wrapper_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     echo.enable()
     ours = Symbol.simple_bind
     monkeypatch.setattr(Symbol, "simple_bind", lambda symbol, *args, **kwargs: ours(symbol, *args, **kwargs))

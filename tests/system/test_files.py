@@ -266,7 +266,7 @@ print(len(symbol.plans[-1].recomputed) > 0)
 
 
 @pytest.mark.slow
-def test_binds_go_on_with_fifos_in_the_place_of_all_caches(tmp_path: Path) -> None:
+def test_binds_go_on_with_fifos_instead_of_all_caches(tmp_path: Path) -> None:
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-W", "ignore", "-c", CODE], env={**os.environ, "ECHO_CACHE_DIR": str(tmp_path)},

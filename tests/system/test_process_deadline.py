@@ -38,7 +38,7 @@ def chain(length: int = 12) -> mx.sym.Symbol:
     return mx.sym.LinearRegressionOutput(y, mx.sym.var("label"), name="out")
 
 
-def test_deadline_leaves_time_for_what_comes_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_leaves_time_for_later_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     until = Deadline.after(9)
     assert (until.left, until.is_over) == (9, False)

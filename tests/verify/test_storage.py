@@ -163,7 +163,7 @@ def test_the_count_ends_with_an_error() -> None:
     assert peak_storage(lambda: arrays_of(MB) and None, mx.cpu())[0] == MB
 
 
-def test_nobody_counts_twice_at_once() -> None:
+def test_two_counters_at_once_are_refused() -> None:
     with pytest.raises(NativeError, match="another counter"):
         peak_storage(lambda: peak_storage(lambda: None, mx.cpu()), mx.cpu())
     assert peak_storage(lambda: arrays_of(MB) and None, mx.cpu())[0] == MB

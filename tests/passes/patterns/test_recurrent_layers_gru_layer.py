@@ -19,7 +19,7 @@ def test_a_layer_of_which_an_inner_map_is_read_is_cells(inner: str, cells: int) 
     assert any(reason.endswith("is read from outside") for reason in missed)
 
 
-def test_another_state_beside_the_gates_is_no_layer() -> None:
+def test_another_state_next_to_the_gates_is_no_layer() -> None:
     """The new state mixes something else than what its product reads."""
     weights, h = [var(name) for name in ("wi", "bi", "wh", "bh")], var("h0")
     for step in range(T):

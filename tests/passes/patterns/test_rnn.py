@@ -51,7 +51,7 @@ def test_rnn_operator_of_every_mode_is_found(mode: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "own", "onednn"), [("lstm", 6, 12), ("gru", 5, 10), ("rnn_tanh", 2, 5)])
-def test_onednn_keeps_more_beside_planned_memory(mode: str, own: int, onednn: int) -> None:
+def test_onednn_keeps_more_next_to_planned_memory(mode: str, own: int, onednn: int) -> None:
     graph = graph_of(operator(mode, layers=2))
     number = len(graph.nodes) - 1
     for setting, kept in ((Setting(), own), (Setting(onednn_rnn=True), onednn)):
