@@ -31,8 +31,8 @@ SOCKEYE           := .venv-sockeye
 SOCKEYE_INSTALLED := $(SOCKEYE)/$(notdir $(INSTALLED))
 MODELS            ?=
 
-# Other people's projects, one folder of packages each, which only the children of `python -m projects` see: what they
-# ask for contradicts each other and mxnet 1.9.1, hence --no-deps and pinned lists.
+# Other people's projects, one folder of packages each, which only the children of `python -m projects` see: their
+# requirements contradict each other and mxnet 1.9.1, hence --no-deps and pinned lists.
 PROJECTS           := $(patsubst projects/packages/%.txt,%,$(wildcard projects/packages/*.txt))
 PROJECTS_FAST      := gluon_nlp sockeye_1
 PROJECTS_INSTALLED := $(PROJECTS:%=.projects/%/.installed)
@@ -58,7 +58,7 @@ SANITIZED := tests/native $(addprefix tests/estimators/test_,storage_planner_pla
 RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_concurrency.py \
              --deselect tests/native/test_native_refusals.py::test_a_refused_plan_leaks_nothing
 
-# A test takes one processor; what a file has bound once is there for all its tests.
+# A test takes one processor; the binds of a file serve all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
 # Which part of the slow tests `make test-slow` runs, as 0/4.

@@ -146,7 +146,7 @@ def growth(key: str, variant: str) -> float:
     model = case.same if variant == "rnn" and case.same is not None else case.model
     symbol = echo.optimize(model.symbol, **case.options(variant)) if variant in VARIANTS else model.symbol
     small = SMALL["lm"]()
-    bound(small, echo.optimize(small.symbol))  # what is imported and loaded for good is none of the step's memory
+    bound(small, echo.optimize(small.symbol))  # imports and libraries that stay are none of the step's memory
     before = resident("VmRSS")
     executor = bound(model, symbol)
     heads = [mx.nd.ones(out.shape) for out in executor.outputs]

@@ -98,7 +98,7 @@ def measure(case: str) -> dict[str, Any]:
         stashed, counter = _shares(row, bound)
         took = found["time"]
         print(f"{case}, bound {bound}: stashed {stashed:.2f}, counter {counter:.2f}, time {took:.2f}", flush=True)
-    # what the plan does not know: layout copies of oneDNN, temporary space, loss and optimizer
+    # memory that the plan does not know: layout copies of oneDNN, temporary space, loss and optimizer
     known = row["none"]["planned_mb"][0] + row["none"]["static_mb"]
     row["other_mb"] = [stock["counter_mb"] - known, row["none"]["counter_mb"] - known + _saved(row["none"])]
     wanted = BARS.get(case, (None, None))

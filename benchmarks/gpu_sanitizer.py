@@ -44,7 +44,7 @@ def _watched(words: Sequence[str], seconds: float) -> Row:
     said = {"summary": summary[-1]} if summary else {}
     if done.returncode == 0:
         return said
-    # what the program ends with counts before what the tool finds
+    # the program's exit status counts before the tool's findings
     finds = done.returncode == _FAULT or (bool(summary) and re.match(r"0\D", summary[-1]) is None)
     whose = "found by the tool" if finds else f"the watched program failed (exit status {done.returncode})"
     return {**said, "failed": f"{whose}: {(done.stdout + done.stderr)[-2000:]}"}

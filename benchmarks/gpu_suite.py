@@ -170,7 +170,7 @@ def run(
             shares = sum(other.share for other in steps[number:])
             clock = Clock(max(0.0, ends - now()) * step.share / shares, now)
             rows += collect(step, bench, clock)
-            write(results, bench.device, bench.seed, rows)  # what is known survives what comes after it
+            write(results, bench.device, bench.seed, rows)  # results survive later steps
     return results / "gpu_check.json"
 
 

@@ -29,7 +29,7 @@ def child(name: str) -> None:
     """Trains in this process, and prints what it held, and what was predicted where echo is on."""
     project, _, model = name.partition("/")
     if model:
-        importlib.import_module(f"projects.{project}").load()  # what it imports before mxnet comes before mxnet
+        importlib.import_module(f"projects.{project}").load()  # its imports before mxnet come before mxnet
     from benchmarks.process_models import TRAININGS, predicted_by_plan
 
     TRAININGS[name]()

@@ -54,7 +54,7 @@ MODELS = {
     "transformer": "--encoder transformer --decoder transformer --transformer-model-size 256 "
     "--transformer-attention-heads 8 --transformer-feed-forward-num-hidden 1024",
 }
-# what the project set itself: planned MB of the largest bucket with no bound on time, as shares of stock, and updates
+# the project's goals: planned MB of the largest bucket with no bound on time, as shares of stock, and updates
 # a second at the defaults
 BARS = {"rnn": 0.37, "rnn_layernorm": 0.30, "transformer": 0.75}
 UPDATES_BAR = 0.9
@@ -78,7 +78,7 @@ class TrainingFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Run:
-    """One training process: what it printed, the seconds it took, and all that must be the same in every run."""
+    """One training process: its output, its seconds, and all that must be the same in every run."""
 
     log: str
     seconds: float

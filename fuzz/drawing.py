@@ -170,7 +170,7 @@ class Drawing:
         return code
 
     def _add(self, line: Line) -> bool:
-        """Takes a line in, with its shape, if MXNet does; what has several outputs is followed by one line each."""
+        """Takes a line in, with its shape, if MXNet does; several outputs follow as one line each."""
         code = line.code.format(*(f"v{n}" for n in line.inputs))
         try:
             symbol = self._evaluate(line, code)

@@ -19,7 +19,7 @@ Edit = Callable[[random.Random, Any, Graph], str]
 
 
 def edit(rng: random.Random, value: Any, graph: Graph) -> list[str]:
-    """Changes a plan in place; what was done."""
+    """Changes a plan in place; returns a description of the change."""
     done = []
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
         done.append(rng.choices(*_EDITS)[0](rng, value, graph))

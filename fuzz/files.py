@@ -52,7 +52,7 @@ def alone(seed: int) -> None:
 
 
 def run(seed: int) -> str | None:
-    """One random case: what is wrong with it, or None."""
+    """One random case; returns its fault, or None."""
     rng = random.Random(seed)
     setup = rng.choice(SETUPS)
     kind = rng.choices((edited_value, damaged_file, damaged_cache, odd_cache), (70, 15, 12, 3))[0]

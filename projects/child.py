@@ -26,7 +26,7 @@ def main() -> None:
     """Imports the project, trains, writes."""
     project, model, steps = sys.argv[1:]
     module = importlib.import_module(f"projects.{project}")
-    module.load()  # what the project imports before mxnet comes before mxnet
+    module.load()  # imports of the project before mxnet come before mxnet
     import mxnet as mx
 
     witness = Witness()

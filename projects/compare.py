@@ -9,7 +9,7 @@ import numpy as np
 GRADIENT_TOLERANCE = 2e-5  # of the largest element, after one step
 LOSS_TOLERANCE = 1e-3  # of the largest element, over the few steps
 # A gradient that is zero but for rounding (a bias in front of BatchNorm, the bias of attention's keys) has no largest
-# element to speak of: what is smaller than this part of the model's largest gradient is measured by that part.
+# element to speak of: it is measured by this part of the model's largest gradient.
 FLOOR = 1e-4
 # A bias adds up the very terms whose products with the inputs are the gradient of its weight: where they cancel, as
 # those of attention's keys do, rounding leaves a part of the terms, whatever the model's largest gradient is.

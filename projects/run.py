@@ -1,4 +1,4 @@
-"""One training in a process of its own: what it left, or how it died."""
+"""One training in a process of its own: its results, or its end by an error."""
 
 from __future__ import annotations
 

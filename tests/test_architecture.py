@@ -169,9 +169,9 @@ def test_files_and_functions_have_a_size_to_work_in() -> None:
 
 # State -------------------------------------------------------------------------------------------------------------
 
-# The modules with state that outlives a call, and what it is good for. What one call needs is handed on; what a thread
-# needs for a while is a `PerThread`; what is said once goes through `ONCE`, which each test finds empty; what is
-# replaced in MXNet goes through `PATCHES`.
+# The modules with state that outlives a call, and its purpose. State of one call is passed on; state of a thread for a
+# while is a `PerThread`; messages that are logged once go through `ONCE`, which each test finds empty; replacements in
+# MXNet go through `PATCHES`.
 STATE = {
     "echo/cli/program.py": "arguments and the hook for errors, as the user's program finds them",
     "echo/cli/run.py": "the ECHO_* variables of the user's program",
@@ -193,7 +193,7 @@ STATE = {
     "echo/runtime/unplanned.py": "whether the process trains by Gluon, and whether a block of it was hybridized",
     "echo/startup.py": "Python's finders of modules; values of ECHO that make no sense and were told",
     "echo/system/process.py": "whether Python's search for garbage is off, for a forked child",
-    "echo/system/threads.py": "locks, for forks and their children; what was said; of the thread: if its binds are own",
+    "echo/system/threads.py": "locks, for forks and their children; logged messages; whose binds a thread makes",
 }
 # Functions whose results are kept, and why these stay true: they follow from the arguments, or from what is loaded.
 CACHES = {

@@ -4,7 +4,7 @@
 
 Claims 6 and 8 of the evaluation: by part of the model, from the arrays alive at the peak (`echo.profile`), by their
 names; and what one more step of a layer adds to planned memory, as a multiple of the step's output. Writes
-results/paper_breakdown.json and results/paper_cell.json: what is there already is not planned again, but with --fresh.
+results/paper_breakdown.json and results/paper_cell.json: existing rows are planned again only with --fresh.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Claims 1, 3, 4, 9 and 10 of the evaluation. Bytes are planned ones, exact, and those of all that the executor holds
 (weights, gradients, inputs), as the papers' are of the whole device. Writes results/paper_footprint.json after each
-workload: what is there already is not planned again, but with --fresh.
+workload: existing rows are planned again only with --fresh.
 """
 
 from __future__ import annotations

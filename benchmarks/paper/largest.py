@@ -2,9 +2,9 @@
 
     python -m benchmarks.paper.largest [--fresh]
 
-What has to fit is all that the executor holds: planned memory, workspaces of fused operators, weights, gradients and
-inputs; a GPU also holds MXNet's context, in every case. Writes results/paper_largest.json after each row: what
-is there already is not searched again, but with --fresh.
+All that the executor holds has to fit: planned memory, workspaces of fused operators, weights, gradients and
+inputs; a GPU also holds MXNet's context, in every case. Writes results/paper_largest.json after each row:
+existing rows are searched again only with --fresh.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Results:
         Rows that cannot be filled are named when all others are saved.
 
         Raises:
-            Exception: what one of them raised.
+            Exception: the one that one of them raised.
         """
         if not rows:
             print(f"{self._name}: all figures are there already, --fresh measures them again", flush=True)
@@ -158,7 +158,7 @@ class Results:
                     else:
                         print(f"{self._name}, {_key(futures[future])}: {error!r}", file=sys.stderr, flush=True)
                         failed = error
-            except KeyboardInterrupt:  # what is done is saved; nothing that waits is begun
+            except KeyboardInterrupt:  # finished rows are saved; no waiting one is begun
                 pool.shutdown(cancel_futures=True)
                 raise
         if failed:

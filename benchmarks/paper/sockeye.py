@@ -4,7 +4,7 @@
     python -m benchmarks.paper.sockeye
 
 prints what stock MXNet plans for each setting. Sockeye 1.18 (the last version for Module) gets the sizes of `nmt` on
-its own command line; what they do not name stays as it is there: dropout of 0.2 after the decoder's hidden layer,
+its own command line; other options stay as they are there: dropout of 0.2 after the decoder's hidden layer,
 masks by the lengths of sentences, and the decoder's first states computed from the encoder's last ones.
 """
 

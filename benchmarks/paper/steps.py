@@ -4,8 +4,7 @@
 
 Stock MXNet and echo live in one process, on one thread and on the same weights, and take steps in turn. A row holds the
 median of the ratios round by round with their quartiles, the predicted ratio, and the bytes of each. The sizes are in
-`REDUCED`. Writes results/paper_steps.json after each workload: what is there already is not measured again, but with
---fresh.
+`REDUCED`. Writes results/paper_steps.json after each workload: existing rows are measured again only with --fresh.
 """
 
 from __future__ import annotations

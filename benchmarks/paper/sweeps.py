@@ -3,7 +3,7 @@
     python -m benchmarks.paper.sweeps [--fresh]
 
 Claims 5 and 7 of the evaluation. Hidden units are those of embeddings and attention, too. Writes
-results/paper_sweeps.json after each row: what is there already is not planned again, but with --fresh.
+results/paper_sweeps.json after each row: existing rows are planned again only with --fresh.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The committed results of the papers' evaluation: what has to hold, and the picture made of them."""
+"""The committed results of the papers' evaluation: their expectations, and the picture made of them."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_cache_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file stands where the folder should; what has no permission is seen by others than root alone."""
+    """A file instead of the folder: missing permissions do not stop root."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
     fact = by_name(machine.cache())["writable"]

@@ -1,4 +1,4 @@
-"""`mxecho plan`, `show` and `why`: what they hand to `echo.plan`, and what they print."""
+"""`mxecho plan`, `show` and `why`: their options for `echo.plan`, and their output."""
 
 from __future__ import annotations
 

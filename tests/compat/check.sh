@@ -21,7 +21,7 @@ for pair in "$@"; do
   "$python" -c 'import ensurepip, venv' 2>/dev/null || {
     echo "error: $python with its venv module is needed (or COMPAT='PYTHON:NUMPY ...')" >&2; exit 1; }
   "$folder/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$folder"
-  # what was there of the same version is replaced, which pip would not do; the extras leave numpy as it is
+  # an installation of the same version is replaced, which pip would not do; the extras leave numpy as it is
   pip() { "$folder/bin/python" -m pip install -q --disable-pip-version-check "$@"; }
   "$folder/bin/python" -m pip uninstall -q -y mxnet-echo
   pip "numpy==$numpy"

@@ -1,4 +1,4 @@
-"""The sentence pairs of the demo: what is read, what is left out, and how batches are laid out."""
+"""The sentence pairs of the demo: those that are read or left out, and the layout of batches."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def main() -> None:
     with device.without_kernels():
         for name in BLOCKS:
             plans: list[echo.Plan] = []
-            seen(name, None)  # what a process takes once
+            seen(name, None)  # the memory that a process takes once
             stock, planned = seen(name, None), seen(name, plans)
             row = {
                 "model": name,

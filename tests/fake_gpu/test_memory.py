@@ -1,4 +1,4 @@
-"""Memory on GPU contexts: what is planned is what MXNet binds, and what the device sees."""
+"""Memory on GPU contexts: the plan's bytes are those that MXNet binds, and those that the device sees."""
 
 from __future__ import annotations
 

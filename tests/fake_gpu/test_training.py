@@ -66,7 +66,7 @@ def test_a_module_takes_on_the_devices_what_its_plans_say(contexts: Sequence[mx.
     model = MODELS["lm"]()
     symbol = echo.optimize(model.symbol, strict=True, max_overhead=None, fuse="memory")
     with device.without_kernels():
-        seen_in_a_step(symbol, model, contexts)  # what a process takes once
+        seen_in_a_step(symbol, model, contexts)  # the memory that a process takes once
         stock, seen = (seen_in_a_step(each, model, contexts) for each in (model.symbol, symbol))
     plans = symbol.plans[-len(contexts) :]
     saved = sum(plan.before.total - plan.after.total for plan in plans)
@@ -97,7 +97,7 @@ def test_a_static_block_takes_on_the_device_what_its_plan_says(flags: dict[str, 
         return device.peak() - before
 
     with device.without_kernels():
-        seen(False)  # what a process takes once
+        seen(False)  # the memory that a process takes once
         saved = seen(False) - seen(True)
     assert saved >= 0.95 * (plans[0].before.total - plans[0].after.total) > 0
 

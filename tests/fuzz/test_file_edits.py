@@ -1,4 +1,4 @@
-"""Changes to plans: what is put into one is its own."""
+"""Changes to plans: values in a changed plan are its own."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def hook() -> None:
 
 @contextlib.contextmanager
 def without_sharing() -> Iterator[None]:
-    """Each entry has memory of its own: what is read too late looks right."""
+    """Each entry has memory of its own: late reads look right."""
     with match_range(0):
         yield
 

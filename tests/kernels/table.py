@@ -163,7 +163,7 @@ PARAMS: dict[str, list[dict[str, float]]] = {
     "softmax_output": [{}, *({"use_ignore": 0, "smooth_alpha": 0.0, "normalization": way} for way in (0, 1))],
 }
 
-# Bugs that the checks have to catch: kernel, file, text, what is written in its place.
+# Bugs that the checks have to catch: kernel, file, text, its replacement.
 BUGS = [
     ("lstm_cell", "lstm_cell.cc", "sigmoid_of(f[j]) * c[j] + sigmoid_of(i[j])",
      "sigmoid_of(i[j]) * c[j] + sigmoid_of(f[j])"),

@@ -95,7 +95,9 @@ def test_sums_that_cancel(backend: Emulated, case: Case, dtype: str) -> None:
 def test_products_and_sums_are_rounded_once(tmp_path: Path) -> None:
     """As on a GPU: some gradients are 0, but for that."""
     if not contraction():
-        pytest.skip("this processor rounds products by themselves: what a GPU leaves of sums that cancel is not seen")
+        pytest.skip(
+            "this processor rounds products by themselves: rests of sums that cancel, as on a GPU, are not seen"
+        )
     source = tmp_path / "once.cuh"
     source.write_text("""
         #include "device.cuh"

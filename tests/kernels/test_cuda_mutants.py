@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
 BARRIER = "__syncthreads();"
-# what is wrong: file, text, its replacement, which of its occurrences, the library to compile, the cases to run
+# the bug: file, text, its replacement, which of its occurrences, the library to compile, the cases to run
 MUTANTS = {
     "no barrier before a tile is read": ("tile.cuh", BARRIER, "", 0, "attention_grad", "attention"),
     "no barrier before a tile is overwritten": ("tile.cuh", BARRIER, "", 1, "attention_grad", "attention"),

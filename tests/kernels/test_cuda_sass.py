@@ -50,7 +50,7 @@ def test_the_barrier_of_the_grid_waits(tmp_path: Path, architecture: str) -> Non
 
 @pytest.mark.slow
 def test_a_loop_of_weak_loads_is_removed(tmp_path: Path) -> None:
-    """Such as the barrier once had: what the test above would find."""
+    """A fault that the barrier once had, and that the test above would find."""
     weak = steps_ptx().replace("ld.volatile.global.u32", "ld.global.cg.u32")
     assert weak != steps_ptx()
     code = disassembled(weak, "sm_80", tmp_path)

@@ -40,7 +40,7 @@ def ulps(got: Any, expected: Any) -> Any:
     ids=["sigmoid", "tanh", "softplus"],
 )
 def test_functions_are_within_three_ulps(act: int, function: Any, least: float) -> None:
-    """Three at most; what is below 2^-125 may be 0."""
+    """Three at most; numbers below 2^-125 may be 0."""
     x = np.concatenate([SPECIAL.astype(np.float32), every_so_many_floats(4999)])
     got = through(act, x)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -116,7 +116,7 @@ def test_bugs_are_caught(name: str, file: str, text: str, instead: str, built: P
     source = wrong / "cpu" / file
     assert text in source.read_text(), "the source has changed: so must this bug"
     source.write_text(source.read_text().replace(text, instead))
-    # what the headers in the list hold is always inlined, so that no other file's copy of it takes its place
+    # functions of the headers in the list are always inlined, so that no other file's copy of it takes its place
     users = [source] if file.endswith(".cc") else [wrong / "cpu" / f"{name}.cc"]
     compile_all(wrong, tmp_path, users)
     objects = {path.name: path for folder in (built, tmp_path) for path in folder.glob("*.o")}

@@ -131,7 +131,7 @@ def test_library_that_is_not_mxnet_raises_native_error(path: str, reason: str) -
     assert clones(marked(network(), tanh="0")) == 0
 
 
-# Functions under MXNet's names that end the process: what is not MXNet of the wheels must be refused before they run.
+# Functions under MXNet's names that end the process: other libraries must be refused before they run.
 IMPOSTOR = """
 #include <cstdlib>
 #define TRAP(number, name) \\

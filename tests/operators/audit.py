@@ -40,7 +40,7 @@ class Audit:
     runs: int = 0
     reused: bool = False  # memory of a recomputed input was taken over in between
     undefined: list[Difference] = field(default_factory=list)
-    in_place: InPlace = field(default_factory=set)  # what the operator and its gradient computed in place
+    in_place: InPlace = field(default_factory=set)  # in-place computations of the operator and its gradient
     depends: list[Difference] = field(default_factory=list)  # on working in place
     wrong: list[Difference] = field(default_factory=list)
     placed: list[Difference] = field(default_factory=list)  # gone where all works in place that does so in stock MXNet

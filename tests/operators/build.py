@@ -3,7 +3,7 @@
 Every input of the operator under test is made by light operators, so that it is no variable and can be computed again.
 After the operator come its readers, and after those *fillers*: maps of each size that the operator reads or writes.
 They take over every chunk of memory that a recomputed map gives back, in the forward pass and in the backward pass,
-before the operator's gradient runs: what is read at an old address is something else by then.
+before the operator's gradient runs: an old address has another value by then.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 
 @dataclass
 class Run:
-    """One run of a program: what it computed, and the blocks of which something must have been recomputed."""
+    """One run of a program: its results, and the blocks of which something must have been recomputed."""
 
     folder: Path
     flags: dict[str, bool]

@@ -1,4 +1,4 @@
-"""CUDA libraries of NVIDIA's pip wheels, as stubs of the same layout: what is loaded, in which order, what is not."""
+"""CUDA libraries of NVIDIA's pip wheels, as stubs of the same layout: those loaded, in order, and those left out."""
 
 from __future__ import annotations
 

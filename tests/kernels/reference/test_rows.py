@@ -97,7 +97,7 @@ def test_only_the_steps_within_a_length_are_turned_round() -> None:
     assert dlengths.tolist() == [0, 0]
 
 
-# Masks: the bits say what is kept, what is dropped is multiplied by zero, and odd numbers stay odd.
+# Masks: bits of kept elements, others are multiplied by zero, and odd numbers stay odd.
 
 NUMBERS = np.array([-2.0, -0.0, 0.0, 3.0, np.nan, np.inf, -np.inf, 1e-300, 5.0])
 
