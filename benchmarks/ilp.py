@@ -16,11 +16,10 @@ from typing import Any
 
 from benchmarks.record import save
 from echo.errors import OptionError
-from echo.ir.data_graph import DataGraph, load_dag
 from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import replay, steps_of
 from echo.policies import policy_named
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import DataGraph, load_dag, problem_of_graph
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "ilp"
 GRAPHS = ("vgg16_b176", "unet_b11", "resnet50_b184")

@@ -9,8 +9,7 @@ from echo.cli.arguments import Annotated, Json, PolicyName, number_of, print_jso
 from echo.errors import BudgetError, OptionError
 
 if TYPE_CHECKING:
-    from echo.ir.data_graph import DataGraph
-    from echo.policies.data_problem import Solved
+    from echo.policies.data_graph import DataGraph, Solved
     from echo.policies.problem import Policy
 
 _SCHEDULING = 60.0  # seconds that a schedule may take
@@ -37,8 +36,8 @@ def schedule(
       mxecho schedule graph.json --budget 0.5 --policy ilp --json
     """
     from echo.cli.tables import as_value, render_schedule
-    from echo.ir.data_graph import load_dag
     from echo.policies import policy_of
+    from echo.policies.data_graph import load_dag
 
     chosen, loaded = policy_of(policy), load_dag(Path(graph))
     limit = _bytes_of(budget, loaded.training.planned_bytes)
@@ -65,7 +64,7 @@ def _bytes_of(budget: str, without: int) -> int:
 def _within(policy: "Policy", graph: "DataGraph", limit: int) -> "Solved":
     """Returns the schedule that the policy finds within a budget in bytes."""
     from echo.cli.tables import held_at_peak
-    from echo.policies.data_problem import solve_graph
+    from echo.policies.data_graph import solve_graph
     from echo.system.process import Deadline
 
     deadline = Deadline.after(_SCHEDULING)

@@ -7,11 +7,10 @@ from typing import Any, Mapping, Sequence
 
 from rich.table import Table
 
-from echo.ir.data_graph import DataGraph
 from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import steps_of
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.data_problem import Solved
+from echo.policies.data_graph import DataGraph, Solved
 from echo.report.profile import Profile
 from echo.report.usage import MIRROR, PLANNED, STOCK
 from echo.system.terminal import megabytes, size_text, text_of

@@ -20,8 +20,8 @@ from echo.native import planner_library
 class LiveEvaluator:
     """Evaluates schedules by live bytes: the native scheduler does, or `echo.ir.schedule.replay` where that is missing.
 
-    Graphs of nodes with one output each that work nowhere in place, as `echo.ir.data_graph` reads them. Match ranges
-    make no difference. Not thread-safe: one evaluator a thread.
+    Graphs of nodes with one output each that work nowhere in place, as `echo.policies.data_graph` reads them. Match
+    ranges make no difference. Not thread-safe: one evaluator a thread.
     """
 
     def __init__(self, training: TrainingGraph, seconds: Sequence[float]) -> None:

@@ -2,7 +2,7 @@
 
 `echo.policies.solvers.milp` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install
 mxnet-echo[ilp]``. It counts live bytes without work in place, which is exact for graphs that come as data
-(`echo.ir.data_graph`); on MXNet's graphs it is an approximation, and callers have to evaluate the result.
+(`echo.policies.data_graph`); on MXNet's graphs it is an approximation, and callers have to evaluate the result.
 """
 
 from __future__ import annotations

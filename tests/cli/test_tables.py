@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from echo.cli.tables import compared, held_at_peak, render_comparison, render_recording, render_schedule
 from echo.instrument.windows import summary
-from echo.ir.data_graph import DataGraph
-from echo.policies.all import All
-from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
-from echo.policies.none import RecomputeNone
+from echo.policies import All, RecomputeNone
+from echo.policies.data_graph import DataGraph, Solved, problem_of_graph, solve_graph
 from echo.system.terminal import size_text
 from tests.instrument.rows_of import row
 from tests.report.profiles import made_up

@@ -17,8 +17,8 @@ from echo.passes.analysis import FindCandidates, Partition
 from echo.passes.request import Request
 from echo.passes.select import Select, Selection
 from echo.plans.options import Options
+from echo.policies.mincut import least_bytes
 from echo.policies.problem import Problem, WarmStart
-from echo.policies.solvers.min_cut import least_bytes
 from echo.system.process import NEVER
 from tests.support.cases import Case, any_case, case_of
 from tests.support.fake_frontend import FakeFramework

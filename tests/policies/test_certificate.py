@@ -13,12 +13,11 @@ import pytest
 
 from echo.errors import OptionError
 from echo.estimators.scheduler import Scheduler
-from echo.ir.data_graph import DataGraph
 from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import RecomputeSchedule, Replayed, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.policies import POLICIES
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import DataGraph, problem_of_graph
 from echo.policies.ilp import IntegerProgram
 from echo.policies.problem import Policy, Problem, partition
 from echo.policies.search import Search

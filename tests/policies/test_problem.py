@@ -16,7 +16,7 @@ from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import ASSIGNED, PEAK, STATIC
 from echo.passes.analysis import Candidates, Partition
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import problem_of_graph
 from echo.policies.problem import Problem, Segment, Segments, partition, run_with_deadline
 from echo.system.process import Deadline, DeadlineExceeded
 from tests.support.cases import ALL_CASES, any_case, recomputable

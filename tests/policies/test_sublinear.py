@@ -9,7 +9,7 @@ import pytest
 
 from echo.ir.schedule import steps_of
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import problem_of_graph
 from echo.policies.sublinear import Sublinear
 from tests.support.data_graphs import chain, node, unrolled
 from tests.support.planning import calls_of

@@ -11,10 +11,9 @@ import pytest
 
 from echo.errors import NativeError
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
-from echo.ir.data_graph import DataGraph
 from echo.ir.schedule import RecomputeSchedule
-from echo.policies.data_problem import problem_of_graph
-from echo.policies.none import RecomputeNone
+from echo.policies import RecomputeNone
+from echo.policies.data_graph import DataGraph, problem_of_graph
 from echo.policies.solvers import ruin_recreate
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
 from tests.support.data_graphs import chain, random_graph, unrolled

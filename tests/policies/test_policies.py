@@ -1,4 +1,4 @@
-"""Functions of users as policies: their schedules are taken, checked, and never kept for another process."""
+"""`all` and `none` ignore the limits; schedules of users' functions are checked, and never written to a file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,26 @@ import numpy as np
 import pytest
 
 import echo
-from echo.ir.schedule import RecomputeSchedule
+from echo.ir.schedule import RecomputeSchedule, first_backward
 from echo.planning import plan_cache
+from echo.policies import All, RecomputeNone
+from echo.policies.data_graph import problem_of_graph
 from echo.policies.problem import Problem
+from tests.support.data_graphs import unrolled
+
+
+def test_every_candidate_runs_again_once_whatever_the_limits() -> None:
+    problem = problem_of_graph(*unrolled(2), max_seconds=0.0, max_bytes=0)
+    found = All().choose(problem)
+    assert sorted(found) == sorted(problem.candidates)
+    assert set(found.values()) == {(first_backward(problem.training),)}
+
+
+def test_the_stock_graph_stays() -> None:
+    problem = problem_of_graph(*unrolled(2), max_bytes=0)
+    assert RecomputeNone().choose(problem) == {}
+    assert problem.value(RecomputeNone().choose(problem)).seconds == 0
+
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (32, 64), "label": (32, 64)}

@@ -8,10 +8,12 @@ from typing import Any, Callable
 
 import pytest
 
-from echo.errors import GraphError
-from echo.ir.data_graph import dag_of, load_dag
+from echo.errors import GraphError, OptionError
 from echo.ir.schedule import replay
-from tests.support.data_graphs import ILP, ILP_NAMES, ilp_graph
+from echo.policies import All, RecomputeNone
+from echo.policies.data_graph import dag_of, load_dag, problem_of_graph, solve_graph
+from echo.policies.search import Search
+from tests.support.data_graphs import ILP, ILP_NAMES, chain, ilp_graph, ilp_plans, unrolled
 
 
 def small() -> dict[str, Any]:
@@ -127,3 +129,36 @@ def test_files_that_are_no_graphs(tmp_path: Path) -> None:
         load_dag(path)
     with pytest.raises(FileNotFoundError):
         load_dag(tmp_path / "missing.json")
+
+
+def test_all_but_the_loss_are_candidates() -> None:
+    training, seconds = unrolled(3)
+    everything, light = (problem_of_graph(training, seconds, heavy=heavy) for heavy in (True, False))
+    forward = [number for number, node in training.operators() if node.forward]
+    assert sorted(everything.candidates) == forward[:-1]
+    assert training.nodes[forward[-1]].op == "loss"
+    offered = {training.nodes[number].op for number in set(everything.candidates) - set(light.candidates)}
+    assert offered == {"linear"}
+
+
+@pytest.mark.parametrize("limit", ["max_bytes", "max_seconds"])
+def test_limits_that_make_no_sense(limit: str) -> None:
+    with pytest.raises(OptionError, match=f"{limit}: expected zero or more, got -1"):
+        problem_of_graph(*chain(3), **{limit: -1})
+
+
+@pytest.mark.slow
+def test_heavy_operators_run_again_where_that_pays() -> None:
+    """UNet: without its cheap convolution the second budget costs more, the first does not."""
+    plans = ilp_plans("unet_b11")
+    first, second = (solve_graph(Search(), *ilp_graph("unet_b11"), max_bytes=plan["peak_bytes"]) for plan in plans[:2])
+    assert (first.heavy, second.heavy) == (False, True)
+    light = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=plans[1]["peak_bytes"], heavy=False)
+    assert light.value(Search().choose(light)).seconds > second.value.seconds
+    assert not solve_graph(All(), *ilp_graph("unet_b11")).heavy
+
+
+def test_the_least_that_is_reached() -> None:
+    assert solve_graph(RecomputeNone(), *chain(20), max_bytes=0).value.bytes == 22
+    assert solve_graph(All(), *chain(20), max_bytes=0).value.bytes == 22
+    assert solve_graph(Search(), *chain(20), max_bytes=0).value.bytes <= 8
