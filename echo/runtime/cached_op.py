@@ -12,9 +12,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Sequence, Tuple
 
+import mxnet as mx
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
+from echo import native
 from echo.frontend import mxnet_settings
 from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.capture import bind_without_memory
@@ -28,11 +30,10 @@ from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import keep, note, quiet_backward
 from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
-from echo.runtime.cached_choice import STOCK, CachedChoice, StockCachedOp, UnfusedCachedOp, chosen
 from echo.runtime.error_policy import ErrorPolicy, first_bindable
+from echo.runtime.executor import WithoutClones
 from echo.runtime.foresight import FORESIGHT
-from echo.runtime.monitor import WithoutClones
-from echo.runtime.shape_plans import Answer, ShapePlans, Signature
+from echo.runtime.shape_plans import STOCK, Answer, CachedChoice, ShapePlans, Signature, chosen
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
 from echo.verify.report import Case
@@ -42,6 +43,32 @@ from echo.verify.verifier import call_matches_original
 logger = logging.getLogger("echo")
 _MOST_OPS = 8  # CachedOps of one block
 Ran = Tuple[Any, CachedChoice]  # outputs, and the choice that ran
+
+
+# MXNet's own CachedOp, and one that leaves pointwise operators as they are on GPUs.
+
+StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
+
+
+def _unfused(kind: Any) -> Any:
+    """A class of CachedOps of planned graphs: MXNet decides in a call, the first on a device, whether to fuse."""
+
+    class UnfusedCachedOp(kind):  # type: ignore[misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """As ``CachedOp.__call__``."""
+            with native.unfused():
+                return super().__call__(*args, **kwargs)
+
+    return UnfusedCachedOp
+
+
+# Only CUDA builds of MXNet fuse. Another copy of echo may have put a function instead of the class: this copy then
+# refuses to plan.
+_IS_NEEDED = isinstance(StockCachedOp, type) and mx.runtime.Features().is_enabled("CUDA")
+UnfusedCachedOp = _unfused(StockCachedOp) if _IS_NEEDED else StockCachedOp
+
+
+# The planned one.
 
 
 class PlannedCachedOp:

@@ -8,7 +8,7 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import PLAN_ATTRIBUTE
-from echo.passes.recompute_inputs import texts, variables_read_in_backward, written
+from echo.runtime.backward_checks import messages_of, variables_read_in_backward, written_early
 
 
 def network(**norm: object) -> Graph:
@@ -49,8 +49,8 @@ def test_fused_operators_compute_from_their_inputs() -> None:
     nodes = (fused.nodes[0], fused.nodes[1]._with(op="_echo_relu"))
     found = Graph(nodes, fused.heads, fused.arg_nodes, fused.row_ptr, fused.attrs)
     assert again(found) == {"x": ["it"]}
-    assert "or plan with" not in str(texts(graph, {}))
-    (said,) = texts(found, variables_read_in_backward(found, found)).values()
+    assert "or plan with" not in str(messages_of(graph, {}))
+    (said,) = messages_of(found, variables_read_in_backward(found, found)).values()
     assert "or plan with fuse=False, or train without echo (ECHO=0)" in said
 
 
@@ -68,11 +68,11 @@ def test_variables_read_through_inserted_nodes_are_found() -> None:
 
 def test_the_text_names_what_to_keep() -> None:
     graph = marked(network(), "fc", "out")
-    said = texts(graph, variables_read_in_backward(graph, graph))
+    said = messages_of(graph, variables_read_in_backward(graph, graph))
     assert set(said) == {"data", "fc_weight", "fc_bias", "scale"}
-    assert said["scale"].startswith(written("scale"))
+    assert said["scale"].startswith(written_early("scale"))
     assert "the plan computes 'out' (broadcast_mul) from it again in backward" in said["scale"]
     assert "keep=('out',)" in said["scale"]
-    several = texts(graph, {0: (3, 3, 3, 3)})
+    several = messages_of(graph, {0: (3, 3, 3, 3)})
     assert " and 3 more from it again" in several["data"]
     assert "'...')" in several["data"]

@@ -12,7 +12,7 @@ from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.plans.decisions import mark
-from echo.runtime.monitor import WithoutClones
+from echo.runtime.executor import WithoutClones
 
 GRAPH = graph_of(mx.sym.exp(mx.sym.tanh(mx.sym.var("x"), name="a_b"), name="a"))
 

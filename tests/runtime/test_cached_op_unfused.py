@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mxnet as mx
 
-from echo.runtime.cached_choice import StockCachedOp, _unfused
+from echo.runtime.cached_op import StockCachedOp, _unfused
 
 
 def test_unfused_cached_op_computes_as_mxnets_own() -> None:
