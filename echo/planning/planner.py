@@ -18,9 +18,8 @@ from echo.passes.pass_manager import trace
 from echo.passes.request import Framework, Request
 from echo.passes.variant import Planned
 from echo.planning import plan_cache
-from echo.planning.follow import SpareTime, follow
-from echo.planning.plan_cache import Found, fitting, key_of, warm_start_of
-from echo.planning.rename import Names
+from echo.planning.plan_cache import key_of
+from echo.planning.reuse import Found, Names, SpareTime, fitting, follow, warm_start_of
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, NoteKind
 from echo.plans.options import SEARCH, Options
@@ -143,7 +142,7 @@ class Planner:
         """Returns the plan for further shapes of a model without a search.
 
         It is the plan for just these shapes if there is one in memory or on the disk, else the plan of the model's
-        first shapes (`echo.planning.follow`). None if there is neither, or it does not hold for these shapes.
+        first shapes (`echo.planning.reuse`). None if there is neither, or it does not hold for these shapes.
         """
         with self._planning(further=True):
             framework = session()

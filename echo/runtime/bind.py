@@ -21,7 +21,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm, Rewritten
-from echo.planning.plan_cache import Found
+from echo.planning.reuse import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind_request

@@ -15,8 +15,8 @@ from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
-from echo.planning.plan_cache import Found
 from echo.planning.planner import Planner
+from echo.planning.reuse import Found
 from echo.plans.options import Options
 from echo.runtime.applied import Leader, Pool
 from echo.runtime.bind_request import BindRequest, binding_of

@@ -25,7 +25,7 @@ from echo.frontend.symbols import Binding, graph_of, symbol_of, without_marks
 from echo.ir.graph import Graph
 from echo.ir.op_spec import is_true
 from echo.ir.training_graph import DYNAMIC
-from echo.planning.plan_cache import Found
+from echo.planning.reuse import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import keep, note, quiet_backward

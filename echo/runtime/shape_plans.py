@@ -1,8 +1,8 @@
 """Which plan each shape of a hybridized block runs with, where shapes change from step to step.
 
-The first shape is searched for a plan. Further ones follow it (`echo.planning.follow`), and a search of their own is
+The first shape is searched for a plan. Further ones follow it (`echo.planning.reuse`), and a search of their own is
 spent only on shapes that come back, or for which the first plan saves much less. All of that together takes a tenth of
-the time that the program trains (`echo.planning.follow.SpareTime`); what there is no time for runs as MXNet has it.
+the time that the program trains (`echo.planning.reuse.SpareTime`); what there is no time for runs as MXNet has it.
 Larger shapes come first, since they decide the peak of memory: one that is a quarter larger than all before follows at
 once, unless the model is small.
 """
@@ -19,7 +19,7 @@ from typing import Any, Callable, NamedTuple, Protocol, Sequence, Tuple
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
-from echo.planning.follow import SpareTime
+from echo.planning.reuse import SpareTime
 from echo.plans.decisions import implements
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import InputWatch, watch_of

@@ -17,9 +17,8 @@ from echo import pipeline
 from echo.ir.graph import Graph
 from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.planning import plan_cache
-from echo.planning.plan_cache import Found
 from echo.planning.planner import Planner
-from echo.planning.rename import Names
+from echo.planning.reuse import Found, Names
 from echo.plans.decisions import mark, marks_of
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan

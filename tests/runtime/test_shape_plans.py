@@ -13,8 +13,8 @@ from mxnet.gluon import nn
 
 import echo
 from echo import native, pipeline
-from echo.planning.follow import SpareTime
 from echo.planning.planner import Planner
+from echo.planning.reuse import SpareTime
 from echo.plans.decisions import Memory
 from echo.plans.options import Options
 from echo.plans.plan import Plan

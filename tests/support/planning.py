@@ -13,8 +13,8 @@ from echo.estimators.storage_planner import Choice, ReferencePlanner, StoragePla
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
-from echo.planning.plan_cache import Found
 from echo.planning.planner import Planner
+from echo.planning.reuse import Found
 from echo.policies.problem import Problem, partition
 from tests.support.cases import recomputable
 
