@@ -8,7 +8,7 @@ from typing import Any, Mapping
 
 import mxnet as mx
 
-from echo.estimators.measuring import LateError, Measured, UnmeasurableError
+from echo.estimators.cost_model import LateError, Measured, UnmeasurableError
 from echo.estimators.operator_groups import forward_node
 from echo.frontend.measurement_process import ask
 from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse

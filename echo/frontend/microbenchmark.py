@@ -10,9 +10,9 @@ from typing import List, Mapping, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.cost_model import UnmeasurableError
+from echo.estimators.cost_table import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from echo.estimators.operator_groups import attributes, blocked_nodes, forward_node, is_blocked, unrolled_nodes, work
-from echo.estimators.rates import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from echo.frontend.symbols import load
 from echo.ir.graph import Entry
 from echo.ir.ops import spec

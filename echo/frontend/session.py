@@ -12,9 +12,8 @@ from mxnet.ndarray.ndarray import _DTYPE_MX_TO_NP
 
 from echo import native
 from echo.errors import GraphError, LeftAloneError, UnsupportedError
-from echo.estimators.cost_model import CostModel, estimate
+from echo.estimators.cost_model import CostModel, MeasureFunction, estimate
 from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import MeasureFunction
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.apply_gradient_rules import apply_gradient_rules
 from echo.frontend.cached import as_cached, stateless

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Mapping
 
-from echo.estimators.measuring import UnavailableError, UnmeasurableError
+from echo.estimators.cost_model import UnavailableError, UnmeasurableError
 from echo.ir.graph import Entry
 from echo.passes.patterns.apply import Types
 from echo.passes.patterns.attention import ATTENTION

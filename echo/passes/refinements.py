@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Mapping, Sequence
 
-from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
-from echo.estimators.rates import FLOPS_PER_SECOND
+from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
+from echo.estimators.cost_table import FLOPS_PER_SECOND, CostTable
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import is_true
 from echo.ir.training_node import FLAGS, TensorType

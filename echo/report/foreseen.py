@@ -1,4 +1,4 @@
-"""The predicted peak of a training process, without echo and with it, from a plan (`echo.estimators.process`)."""
+"""The predicted peak of a training process, without echo and with it, from a plan (`echo.estimators.footprint`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Iterator
 
 import numpy as np
 
-from echo.estimators.footprint import OPTIMIZER, WEIGHTS
-from echo.estimators.process import (
+from echo.estimators.footprint import (
     ARRAYS,
     CODE,
     CODE_BYTES,
@@ -20,6 +19,7 @@ from echo.estimators.process import (
     IMPORTED_BYTES,
     INSIDE,
     NODE_BYTES,
+    OPTIMIZER,
     OUTPUT_COPIES,
     OUTSIDE,
     OWN_BYTES,
@@ -27,12 +27,13 @@ from echo.estimators.process import (
     SEEN,
     SPACES,
     STATES,
+    WEIGHTS,
     ProcessPeak,
     hole_bytes,
     process_peak,
     space_bytes,
 )
-from echo.estimators.process import WORKSPACES as DRAWN
+from echo.estimators.footprint import WORKSPACES as DRAWN
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES, Memory
 from echo.plans.plan import Plan

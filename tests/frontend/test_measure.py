@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.cost_model import UnmeasurableError
 from echo.estimators.operator_groups import is_free
 from echo.frontend import measure
 from echo.frontend.capture import training_graph

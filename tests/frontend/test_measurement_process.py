@@ -16,8 +16,8 @@ import mxnet as mx
 import pytest
 
 import echo
+from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
 from echo.frontend import measure, measurement_process
 from echo.frontend.measurement_process import ask, measuring
 from echo.frontend.plan_key import device_key
@@ -136,8 +136,8 @@ def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(measure, "_request", request_)
     # every operator is worth it: a fast machine, on which all of them take about as long
-    monkeypatch.setattr("echo.estimators.rates.BYTES_PER_SECOND", 1e30)
-    monkeypatch.setattr("echo.estimators.rates.FLOPS_PER_SECOND", 1e30)
+    monkeypatch.setattr("echo.estimators.cost_table.BYTES_PER_SECOND", 1e30)
+    monkeypatch.setattr("echo.estimators.cost_table.FLOPS_PER_SECOND", 1e30)
     estimate = MxnetFramework.overhead
     monkeypatch.setattr(
         MxnetFramework, "overhead", lambda session, training, *_: estimate(session, training, 60.0, 60.0)

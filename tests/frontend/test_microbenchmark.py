@@ -7,7 +7,7 @@ from dataclasses import replace
 import mxnet as mx
 import pytest
 
-from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.cost_model import UnmeasurableError
 from echo.frontend import install
 from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Entry

@@ -12,9 +12,8 @@ import pytest
 import echo
 import echo.ir.gradient_rules
 from benchmarks.models import SMALL
-from echo.estimators.cost_model import estimate
+from echo.estimators.cost_model import UnmeasurableError, estimate
 from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import UnmeasurableError
 from echo.frontend.apply_gradient_rules import apply_gradient_rules
 from echo.frontend.capture import training_graph
 from echo.frontend.session import MxnetFramework

@@ -11,8 +11,8 @@ import mxnet as mx
 import pytest
 
 from echo.errors import EchoError
+from echo.estimators.cost_model import UnavailableError, UnmeasurableError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import UnavailableError, UnmeasurableError
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.fusion_timing import _MOST_BYTES, FUSED, OWN, FusionProfitability
 from echo.passes.patterns.apply import Fused, fuse

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.cost_model import UnmeasurableError
 from echo.frontend.measure import race
 from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from echo.estimators.process import (
+from echo.estimators.footprint import (
     ARRAYS,
     CODE,
     CODE_BYTES,

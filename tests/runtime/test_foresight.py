@@ -14,7 +14,7 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.estimators.process import HELD, OUTSIDE, STATES
+from echo.estimators.footprint import HELD, OUTSIDE, STATES
 from echo.ir.training_graph import DYNAMIC, STATIC
 from echo.report.foreseen import NO_GPU
 from echo.runtime import foresight

@@ -11,7 +11,7 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.cost_model import UnmeasurableError
 from echo.estimators.storage_planner import Evaluator
 from echo.frontend.install import install_hook
 from echo.frontend.session import MxnetFramework

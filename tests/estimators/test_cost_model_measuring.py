@@ -9,12 +9,10 @@ from typing import Callable
 
 import pytest
 
-from echo.estimators import measuring
-from echo.estimators.cost_model import CostModel, estimate
-from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import Budget, LateError, Measured, Measuring, UnmeasurableError
+from echo.estimators import cost_model
+from echo.estimators.cost_model import Budget, CostModel, LateError, Measured, Measuring, UnmeasurableError, estimate
+from echo.estimators.cost_table import BYTES_PER_SECOND, CostTable
 from echo.estimators.operator_groups import groups_of
-from echo.estimators.rates import BYTES_PER_SECOND
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
@@ -139,7 +137,7 @@ def test_a_busy_clock_does_not_change_what_is_measured(
     slow: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(cost_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     asked: list[int] = []
 
     def machine(training: TrainingGraph, number: int) -> Measured:
@@ -155,7 +153,7 @@ def test_a_busy_clock_does_not_change_what_is_measured(
 
 def test_the_clock_ends_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(cost_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     asked: list[int] = []
 
     def machine(training: TrainingGraph, number: int) -> Measured:
