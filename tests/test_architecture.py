@@ -201,7 +201,7 @@ CACHES = {
     "echo.frontend.plan_key._gpu": "the GPUs, drivers and libraries of a process stay the same",
     "echo.frontend.install.why_not": "loads the operators into MXNet, once",
     "echo.frontend.install.why_not_on": "whether those that were loaded run on a device",
-    "echo.frontend.apply_gradient_rules._facts": "of an operator of MXNet's",
+    "echo.frontend.derived_graphs._facts": "of an operator of MXNet's",
     "echo.frontend.install.onednn_activations": "of this MXNet",
     "echo.ir.op_spec._parsed": "of a text",
     "echo.ir.training_node.tensor_type": "of a shape and a flag",

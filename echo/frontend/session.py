@@ -15,9 +15,8 @@ from echo.errors import GraphError, LeftAloneError, UnsupportedError
 from echo.estimators.cost_model import CostModel, MeasureFunction, estimate
 from echo.estimators.cost_table import CostTable
 from echo.estimators.storage_planner import Evaluator, make_planner
-from echo.frontend.apply_gradient_rules import apply_gradient_rules
-from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
+from echo.frontend.derived_graphs import apply_gradient_rules, as_cached, stateless
 from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
 from echo.frontend.measure import Meter, race
 from echo.frontend.measurement_process import measuring

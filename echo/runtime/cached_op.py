@@ -8,6 +8,7 @@ a CachedOp of the rewritten symbol. The block's own graph stays the user's, and 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Sequence, Tuple
@@ -17,14 +18,15 @@ from mxnet import autograd
 from mxnet.symbol import Symbol
 
 from echo import native
+from echo.errors import GraphError
 from echo.frontend import mxnet_settings
-from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.capture import bind_without_memory
+from echo.frontend.derived_graphs import stateless
 from echo.frontend.install import install_hook
-from echo.frontend.symbols import Binding, graph_of, symbol_of, without_marks
+from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of, without_marks
 from echo.ir.graph import Graph
 from echo.ir.op_spec import is_true
-from echo.ir.training_graph import DYNAMIC
+from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC
 from echo.planning.reuse import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
@@ -360,3 +362,21 @@ def _why_untouched(graph: Graph, static: bool, inline_limit: int) -> str:
     if not static and operators <= inline_limit:
         return "MXNet runs so small a graph operator by operator"
     return ""
+
+
+def runner_of(static_alloc: bool, static_shape: bool) -> str:
+    """The runner of a CachedOp with these flags; MXNet takes ``static_shape`` with ``static_alloc`` alone."""
+    if not static_alloc:
+        return DYNAMIC
+    return SHAPED if static_shape else STATIC
+
+
+def binding_of_call(symbol: mx.sym.Symbol, args: Sequence[Any]) -> Binding:
+    """The binding that MXNet assumes of a CachedOp: a gradient of every input that is no auxiliary state."""
+    names = symbol.list_inputs()
+    if len(set(names)) < len(names):
+        raise GraphError(f"several inputs of the block have the name {Counter(names).most_common(1)[0][0]!r}")
+    arrays = dict(zip(names, args))
+    arguments = [arrays[name] for name in symbol.list_arguments()]
+    states = [arrays[name] for name in symbol.list_auxiliary_states()]
+    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))

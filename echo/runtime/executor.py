@@ -33,7 +33,7 @@ import ctypes
 from mxnet.base import NDArrayHandle
 from mxnet.ndarray import NDArray
 
-from echo.frontend.cached import as_stateful
+from echo.frontend.derived_graphs import as_stateful
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, GradientRule
 from echo.ir.schedule import CLONE_SUFFIX
 from echo.plans.decisions import marked

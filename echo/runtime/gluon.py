@@ -13,13 +13,13 @@ from mxnet.gluon import Block, HybridBlock, SymbolBlock, nn
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, UnsupportedError
-from echo.frontend.cached import runner_of, stateless
+from echo.frontend.derived_graphs import stateless
 from echo.frontend.install import install_hook
 from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.plans.options import Options
 from echo.runtime.bind_plan import session_of
-from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
+from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp, runner_of
 from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests
 from echo.runtime.patches import PATCHES
 from echo.system.threads import ONCE, PerThread, are_own

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from echo.estimators.mxnet_storage import Block, assign_chunks, blocks_of, check, plan_storage
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
-from echo.frontend.cached import as_cached
+from echo.frontend.derived_graphs import as_cached
 from echo.frontend.symbols import symbol_of
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import ASSIGNED, DYNAMIC, PEAK, STATIC, TrainingGraph

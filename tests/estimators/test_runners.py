@@ -14,7 +14,7 @@ from echo import native
 from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
-from echo.frontend.cached import as_cached, stateless
+from echo.frontend.derived_graphs import as_cached, stateless
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import COPY_ATTRIBUTE

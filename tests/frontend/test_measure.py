@@ -108,7 +108,7 @@ def test_a_large_node_is_cut_and_scaled(trials: list[dict[str, Any]], monkeypatc
     graph = training(mx.sym.Activation(mx.sym.var("data"), act_type="tanh"), data=(512, 4096))
     number, whole = only(graph, "Activation"), pytest.approx(1e-9 * 512 * 4096)
     assert Meter(mx.cpu())(graph, number).seconds == whole
-    monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 2 << 20)
+    monkeypatch.setattr("echo.frontend.measure._MOST_BYTES", 2 << 20)
     assert Meter(mx.cpu())(graph, number).seconds == whole
     shapes = [trial["inputs"][0].shape for trial in trials]
     assert shapes[0] == (512, 4096)
@@ -168,7 +168,7 @@ def test_a_gradient_packs_the_parameters_of_its_operator(monkeypatch: pytest.Mon
 
 
 def test_a_gradient_that_is_cut_is_one_that_mxnet_runs(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("echo.frontend.measure._MOST_BYTES", 1 << 16)
     norm = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.var("data")), name="norm")
     graph = training(mx.sym.softmax(norm), data=(64, 16, 32))
     for op in ("_backward_LayerNorm", "_backward_softmax"):

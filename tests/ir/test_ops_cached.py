@@ -9,7 +9,7 @@ import pytest
 from mxnet import autograd
 
 from echo import native
-from echo.frontend.cached import stateless
+from echo.frontend.derived_graphs import stateless
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.ops import spec
 from echo.ir.recompute_rules import recomputable_outputs

@@ -14,8 +14,8 @@ import pytest
 from mxnet import autograd, gluon
 
 import echo
-from echo.frontend.cached import as_cached
 from echo.frontend.capture import training_graph
+from echo.frontend.derived_graphs import as_cached
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph

@@ -1,36 +1,38 @@
-"""How planning for a CachedOp (a hybridized Gluon block) differs from planning for an executor.
-
-MXNet plans a CachedOp when it is called and cannot be asked beforehand: the training graph still comes from MXNet's own
-gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.mxnet_storage`).
-"""
+"""Training graphs that follow from MXNet's without asking MXNet again: a CachedOp's, and those with gradient rules."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import Any, Mapping, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 import mxnet as mx
 
 from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.storage_planner import blocks
-from echo.frontend.symbols import Binding, sparse_gradients
-from echo.ir.graph import Entry, Graph, Node
-from echo.ir.op_spec import COPY_ATTRIBUTE
+from echo.frontend.capture import training_graph
+from echo.frontend.symbols import graph_of, infer_binding, symbol_from
+from echo.ir.gradient_rules import SUM
+from echo.ir.graph import VARIABLE, Entry, Graph, Node
+from echo.ir.op_spec import COPY_ATTRIBUTE, GradientRule, Read, Source
 from echo.ir.ops import ops_with, spec
-from echo.ir.schedule import in_execution_order
+from echo.ir.schedule import CLONE_SUFFIX, in_execution_order
 from echo.ir.training_graph import (
     DYNAMIC,
     GRADIENT_SUM,
     KEEPS_MEMORY,
-    SHAPED,
-    STATIC,
     MemoryPool,
     TrainingGraph,
     added_outputs,
 )
-from echo.ir.training_node import NO_NUMBERS
+from echo.ir.training_node import NO_NUMBERS, TrainingNode
+
+# How planning for a CachedOp (a hybridized Gluon block) differs from planning for an executor.
+#
+# MXNet plans a CachedOp when it is called and cannot be asked beforehand: the training graph still comes from MXNet's
+# own gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.mxnet_storage`).
 
 _MOST_GATES = 8  # an LSTM cell has four
 _WITH_STATE = {op: spec(op) for op in ops_with(lambda row: bool(row.stateless_as))}
@@ -39,24 +41,6 @@ _STATEFUL = {  # the operators that keep state, and their gradients, by the name
     **{spec(row.stateless_as).gradient: row.gradient for row in _WITH_STATE.values()},
 }
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nothing reads it
-
-
-def runner_of(static_alloc: bool, static_shape: bool) -> str:
-    """The runner of a CachedOp with these flags; MXNet takes ``static_shape`` with ``static_alloc`` alone."""
-    if not static_alloc:
-        return DYNAMIC
-    return SHAPED if static_shape else STATIC
-
-
-def binding_of_call(symbol: mx.sym.Symbol, args: Sequence[Any]) -> Binding:
-    """The binding that MXNet assumes of a CachedOp: a gradient of every input that is no auxiliary state."""
-    names = symbol.list_inputs()
-    if len(set(names)) < len(names):
-        raise GraphError(f"several inputs of the block have the name {Counter(names).most_common(1)[0][0]!r}")
-    arrays = dict(zip(names, args))
-    arguments = [arrays[name] for name in symbol.list_arguments()]
-    states = [arrays[name] for name in symbol.list_auxiliary_states()]
-    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))
 
 
 def stateless(graph: Graph) -> Graph:
@@ -163,3 +147,103 @@ def accumulations(training: TrainingGraph, chunk: Sequence[int]) -> tuple[bool, 
             shares = place(left) == place((number, 0))
             in_place.append(shares and not variable and readers[right] == 1 and left.node < right.node)
     return tuple(in_place)
+
+
+# Applies gradient rules to a training graph, as the native hook applies them.
+#
+# ``echo/native/hook/gradient_rules.cc`` and ``echo/native/hook/split_gradients.cc`` do the same to a graph that is
+# bound. It is tested against what MXNet binds.
+
+_BACKWARD = "_backward_"
+
+
+def apply_gradient_rules(training: TrainingGraph, rules: Mapping[int, GradientRule]) -> TrainingGraph:
+    """The training graph in which gradients of the user's nodes (by number) follow these rules.
+
+    Where MXNet would then add up gradients in another way, it is ``training`` itself.
+    """
+    nodes = list(training.nodes)
+    splits = []
+    for number, node in training.operators():
+        for forward in () if node.forward else node.control_deps:
+            rule = rules.get(training.nodes[forward].user)  # type: ignore[arg-type]
+            if rule is None or rule.before != nodes[number].op:
+                continue
+            if rule.splits:
+                splits.append(_Split(number, forward, rule))
+            else:
+                nodes[number] = _exchanged(nodes[number], forward, rule)
+    result = replace(training, nodes=tuple(nodes), gradient_rules=dict(rules))
+    if splits:
+        result = _with_second_nodes(result, splits)
+    return result if accumulations(result, blocks(result).chunk) == training.accumulations else training
+
+
+class _Split(NamedTuple):
+    """A gradient node that gets a second node alongside it, for its first output."""
+
+    number: int
+    forward: int
+    rule: GradientRule
+
+
+def _with_second_nodes(training: TrainingGraph, splits: Sequence[_Split]) -> TrainingGraph:
+    readers: dict[Entry, list[int]] = defaultdict(list)
+    for reader, node in enumerate(training.nodes):
+        for entry in node.inputs:
+            readers[Entry(entry.node, entry.index)].append(reader)
+    for entry in training.outputs:
+        readers[Entry(entry.node, entry.index)].append(-1)
+    nodes = list(training.nodes)
+    for number, forward, rule in splits:
+        node, first = nodes[number], Entry(number)
+        total = readers[first][0] if len(readers[first]) == 1 else -1
+        last = _last_term(nodes, total, number, len(training.nodes)) if total >= 0 else None
+        if last is None:
+            continue
+        read, before = _read(node, forward, rule, last), nodes[last.node]
+        terms = tuple(Entry(len(nodes)) if entry[:2] == first[:2] else entry for entry in nodes[total].inputs)
+        nodes.append(node.having(name=node.name + CLONE_SUFFIX, op=rule.after, inputs=read, external=frozenset()))
+        nodes[number] = node.having(untouched=node.untouched | {0})
+        nodes[total] = nodes[total].having(inputs=terms)
+        nodes[last.node] = before.having(control_deps=(*before.control_deps, number))
+    ordered = in_execution_order(nodes, training)
+    return replace(training, nodes=ordered.nodes, outputs=ordered.outputs)
+
+
+def _last_term(nodes: Sequence[TrainingNode], total: int, number: int, end: int) -> Entry | None:
+    """The term of a sum that is computed last, and later than node ``number``, by the same operator."""
+    offered = [
+        Entry(entry.node) for entry in nodes[total].inputs
+        if entry.index == 0 and number < entry.node < end and nodes[entry.node].op == nodes[number].op
+    ]  # fmt: skip
+    return max(offered, default=None) if nodes[total].op == SUM else None
+
+
+def _read(node: TrainingNode, forward: int, rule: GradientRule, term: Entry | None = None) -> tuple[Entry, ...]:
+    def entry(read: Read) -> Entry:
+        if read.source is Source.SUM and term is not None:
+            return term
+        return Entry(forward, read.position) if read.source is Source.FORWARD else node.inputs[read.position]
+
+    return tuple(map(entry, rule.inputs))
+
+
+def _exchanged(node: TrainingNode, forward: int, rule: GradientRule) -> TrainingNode:
+    read = _read(node, forward, rule)
+    if rule.after == node.op:
+        return node.having(inputs=read)
+    inplace, ignored = _facts(rule.after)
+    return node.having(op=rule.after, inputs=read, inplace=inplace, ignored=ignored)
+
+
+@functools.lru_cache(maxsize=None)
+def _facts(op: str) -> tuple[tuple[tuple[int, int, bool], ...], frozenset[int]]:
+    """The in-place options and the ignored inputs of a gradient operator, from MXNet's gradient of a tiny graph."""
+    symbol = symbol_from(Node(VARIABLE, "x"), Node(op[len(_BACKWARD) :], "y", (Entry(0),)))
+    graph = graph_of(symbol)
+    training = training_graph(graph, infer_binding(symbol, {"x": (1,)}), mx.cpu())
+    nodes = [node for node in training.nodes if node.op == op]
+    if len(nodes) != 1:
+        raise GraphError(f"expected one node {op} in a gradient, found {len(nodes)}")
+    return nodes[0].inplace, nodes[0].ignored

@@ -9,7 +9,7 @@ import pytest
 
 from echo.estimators.cost_model import UnmeasurableError
 from echo.frontend import install
-from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
+from echo.frontend.measure import Facts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
