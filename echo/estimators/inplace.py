@@ -10,10 +10,9 @@ from echo.estimators.mxnet_storage import Storage
 from echo.estimators.storage_planner import blocks
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.ops import spec
-from echo.ir.recompute_rules import why_not_reader
 from echo.ir.schedule import RecomputeSchedule, with_clones
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC, TrainingGraph
-from echo.ir.training_node import TensorType, TrainingNode
+from echo.ir.training_node import TensorType, TrainingNode, why_not_reader
 
 # Plain copies of maps in oneDNN's layouts, which operators keep alongside their arrays for as long as they live.
 #

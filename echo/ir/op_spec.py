@@ -286,7 +286,7 @@ class OpSpec:
             in another way.
         address_stable_reads: in both passes it gets at an array only through the inputs of its node, never by a way of
         its own
-            (`echo.ir.recompute_rules`).
+            (`echo.ir.training_node`).
         movable_inputs: the inputs that may be at another address in backward than in forward, as the outputs of nodes
             that ran again are; all where it is None.
         in_place: its gradient comes out as other numbers where it is computed over an array that it reads.

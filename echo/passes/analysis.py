@@ -12,9 +12,8 @@ from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may
 from echo.ir.gradient_rules import gradient_rules
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
-from echo.ir.recompute_rules import all_outputs, why_not, why_not_reader
 from echo.ir.training_graph import EXECUTOR, TrainingGraph, common_subexpressions
-from echo.ir.training_node import TrainingNode
+from echo.ir.training_node import TrainingNode, all_outputs, why_not, why_not_reader
 from echo.passes.request import Request
 from echo.policies.problem import Segments, partition
 

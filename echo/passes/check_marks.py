@@ -21,9 +21,8 @@ from echo.ir.op_spec import (
     RANGE_ATTRIBUTE,
     GradientRule,
 )
-from echo.ir.recompute_rules import all_outputs, why_not
 from echo.ir.training_graph import ASSIGNED, DYNAMIC, KEEPS_MEMORY, TrainingGraph, common_subexpressions
-from echo.ir.training_node import TensorType, TrainingNode
+from echo.ir.training_node import TensorType, TrainingNode, all_outputs, why_not
 from echo.passes.analysis import Candidates, FindCandidates
 from echo.passes.request import Framework, Request
 from echo.passes.rewrite import gradient_marks, on_equal_nodes

@@ -12,7 +12,7 @@ import echo
 from echo.errors import OptionError
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
-from echo.ir.recompute_rules import recomputable_outputs, why_not
+from echo.ir.training_node import recomputable_outputs, why_not
 from tests.support.operator_builds import (
     BUILDS,
     Build,

@@ -7,7 +7,7 @@ from typing import Any, Mapping
 
 from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
-from echo.ir.recompute_rules import why_not_dropout
+from echo.ir.training_node import why_not_dropout
 from tests.operators.case import Case
 from tests.operators.graph import UNDER, Built, Setting
 from tests.operators.run import EXECUTOR, STATIC, node_under

@@ -16,9 +16,9 @@ from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE, GradientRule
-from echo.ir.recompute_rules import recomputable_outputs
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import recomputable_outputs
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from echo.ir.graph import Entry, Node, fused_node
 from echo.ir.op_spec import is_true
-from echo.ir.recompute_rules import why_not_dropout
+from echo.ir.training_node import why_not_dropout
 from echo.passes.patterns import attention_scores as scores_of
 from echo.passes.patterns.attention_products import LEADING, PRODUCTS, SEVERAL, Built, Operands, Result, result
 from echo.passes.patterns.graph_view import MUL, Fusion, Pattern, View, pairs
