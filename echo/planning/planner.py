@@ -24,7 +24,7 @@ from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, NoteKind
 from echo.plans.options import SEARCH, Options
 from echo.plans.plan import Plan, Summary
-from echo.plans.why import Alternative, Alternatives
+from echo.plans.text import Alternative, Alternatives
 from echo.policies.least import Known
 from echo.policies.problem import WarmStart
 from echo.system.process import Deadline, trim_after, without_garbage_collection

@@ -19,7 +19,7 @@ from echo.passes.analysis import Candidates, EstimateCost, FindCandidates
 from echo.passes.request import Request
 from echo.plans.decisions import RECOMPUTE, Decision, outputs_of, splits_of
 from echo.plans.plan import Plan
-from echo.plans.why import Alternative, Cost
+from echo.plans.text import Alternative, Cost
 from echo.policies.equivalence_classes import classes
 
 _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second
@@ -33,7 +33,7 @@ class WhatIf:
     plan: Plan
 
     def __call__(self, decision: Decision) -> Alternative:
-        """The costs of the plan with this decision reversed (`echo.plans.why.Alternative`)."""
+        """The costs of the plan with this decision reversed (`echo.plans.text.Alternative`)."""
         number = self._number_of.get(decision.node)
         if number is None:
             return Alternative(note="not a node of the symbol: it is never recomputed")

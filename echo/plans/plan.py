@@ -28,7 +28,7 @@ from echo.plans.decisions import (
     near_misses,
 )
 from echo.plans.key import PlanKey
-from echo.plans.why import Alternatives, Cost, NotFused, Why, why
+from echo.plans.text import Alternatives, Cost, NotFused, Why, render, why
 from echo.system.files import digest_of, read_json
 from echo.system.terminal import counted, preformatted, preserve_python_rng, size_text
 from echo.system.threads import Lock
@@ -196,8 +196,6 @@ class Plan:
 
     def __str__(self) -> str:
         with preserve_python_rng():
-            from echo.plans.text import render  # rich is needed to print, not to plan
-
             head = f"echo plan ({self.policy}, {self.device}, applied by {self.applied}): {self.summary()}"
             return render(head, self.before, self.after, self.decisions, self.missed, self.general_remarks)
 
