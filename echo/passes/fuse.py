@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import AbstractSet, ClassVar
+from typing import AbstractSet, Callable, ClassVar
 
 from echo.estimators.footprint import workspaces
 from echo.kernels.library import MOST_BYTES
 from echo.passes.analysis import named
 from echo.passes.fusion_timing import FusionProfitability
 from echo.passes.patterns import LAYERS, MASKS
-from echo.passes.patterns.apply import Fused, fuse
+from echo.passes.patterns.apply import Fused, Types, fuse
+from echo.passes.patterns.graph_view import Fusion
 from echo.passes.patterns.legality import normed_state
 from echo.passes.request import Framework, Request
 from echo.plans.decisions import Note
@@ -63,7 +64,7 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     """
     framework, pinned = request.framework, named(request.graph, request.options.user_constraints)
     refused: dict[tuple[str, str], str] = {}
-    why_slower = FusionProfitability(request)
+    why_slower = why_left(request)
     while True:
         fused = fuse(
             request.graph, framework.types, framework.adds, pinned, without, refused, why_slower, framework.setting,
@@ -75,6 +76,13 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
         if large.keys() <= refused.keys():
             return fused
         refused.update(large)
+
+
+def why_left(request: Request) -> Callable[[Fusion, Types], str]:
+    """Returns the reason why a fusion is not profitable here, as a function; on GPUs, it times both forms."""
+    options = request.options
+    times = request.framework.device == "gpu" and options.fuse != MEMORY and options.memory_budget is None
+    return FusionProfitability(request) if times else lambda *_: ""
 
 
 def too_large(framework: Framework) -> dict[tuple[str, str], str]:

@@ -7,7 +7,7 @@ from typing import Callable
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.additive_attention import MLP_SCORE
+from echo.passes.patterns.attention import MLP_SCORE
 from tests.passes.patterns.near_misses import (
     Miss,
     Symbol,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.additive_attention import WEIGHTED_SUM
+from echo.passes.patterns.attention import WEIGHTED_SUM
 from tests.passes.patterns.near_misses import Miss, Symbol, assert_found, assert_missed, assert_nothing, var
 
 
