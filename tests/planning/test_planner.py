@@ -11,7 +11,7 @@ from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
 from echo.planning.planner import Planner
 from echo.plans.options import Options
-from tests.planning.test_follow import session_of
+from tests.planning.test_reuse import session_of
 
 MODEL = SMALL["lm"]()
 
