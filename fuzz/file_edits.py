@@ -85,8 +85,10 @@ def _choose_anew(rng: random.Random, value: Any, graph: Graph) -> str:
     for number in _operators(graph):
         op = graph.nodes[number].op
         known = spec(op)
-        if rng.random() < share and (beyond or (known.recomputable and (not known.heavy or rng.random() < 0.3))):
-            count = graph.num_outputs(number) if known.every_output else 1
+        if rng.random() < share and (
+            beyond or (known.safety.recomputable and (not known.cost.heavy or rng.random() < 0.3))
+        ):
+            count = graph.num_outputs(number) if known.safety.every_output else 1
             text = ",".join(map(str, sorted(rng.sample(range(count), rng.randint(1, count)))))
             if splits and rng.random() < 0.5:
                 text += "@" + ",".join(map(str, sorted(rng.sample(range(1, 40), rng.randint(1, 3)))))

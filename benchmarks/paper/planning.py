@@ -53,7 +53,7 @@ def planned(model: Model, **options: Any) -> Found:
         plan = echo.plan(model.symbol, grad_req=model.grad_req(), max_planning=None, **options, **model.shapes)
     except BudgetError as error:
         return {"reachable": error.reachable}
-    marks = [mark for mark in plan.marks if spec(mark.op).heavy and PLAN_ATTRIBUTE in mark.attrs]
+    marks = [mark for mark in plan.marks if spec(mark.op).cost.heavy and PLAN_ATTRIBUTE in mark.attrs]
     return {
         **_bytes(plan.after),
         "overhead": plan.overhead,

@@ -141,10 +141,10 @@ def memory_frozen_reason(graph: Graph, device: str) -> str:
     then still hold an array in a layout of oneDNN's, and another array by the time that they run. Gradients that are
     added to what memory holds are other ones wherever memory is another.
     """
-    node = next((node for node in graph.all_nodes() if spec(node.op).adds_to_memory), None)
+    node = next((node for node in graph.all_nodes() if spec(node.op).gradient.adds_to_memory), None)
     if node is not None:
         return f"MXNet adds gradients of {node.op} ({node.name!r}) to what memory holds: all of it stays as it is"
-    early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).reads_at_dispatch), None)
+    early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).safety.reads_at_dispatch), None)
     if early is None or not has_layouts(graph, device):
         return ""
     return f"{early.op} ({early.name!r}) looks at its arrays too early beside convolutions: all memory stays as it is"

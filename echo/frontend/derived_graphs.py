@@ -35,10 +35,10 @@ from echo.ir.training_node import NO_NUMBERS, TrainingNode
 # own gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.mxnet_storage`).
 
 _MOST_GATES = 8  # an LSTM cell has four
-_WITH_STATE = {op: spec(op) for op in ops_with(lambda row: bool(row.stateless_as))}
+_WITH_STATE = {op: spec(op) for op in ops_with(lambda row: bool(row.safety.stateless_as))}
 _STATEFUL = {  # the operators that keep state, and their gradients, by the names of the stateless ones
-    **{row.stateless_as: op for op, row in _WITH_STATE.items()},
-    **{spec(row.stateless_as).gradient: row.gradient for row in _WITH_STATE.values()},
+    **{row.safety.stateless_as: op for op, row in _WITH_STATE.items()},
+    **{spec(row.safety.stateless_as).gradient.gradient_op: row.gradient.gradient_op for row in _WITH_STATE.values()},
 }
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nothing reads it
 
@@ -57,11 +57,11 @@ def stateless(graph: Graph) -> Graph:
 
 
 def _stateless(node: Node, number: int) -> Node:
-    return replace(node, op=spec(node.op).stateless_as, attrs=_split(node.attrs, number))
+    return replace(node, op=spec(node.op).safety.stateless_as, attrs=_split(node.attrs, number))
 
 
 def _is_of_gates(node: Node) -> bool:
-    return bool(spec(node.op).stateless_as) and int(node.attrs["num_outputs"]) <= _MOST_GATES
+    return bool(spec(node.op).safety.stateless_as) and int(node.attrs["num_outputs"]) <= _MOST_GATES
 
 
 def as_stateful(node: str, value: str, op: str) -> tuple[str, str]:

@@ -78,7 +78,7 @@ def microbenchmark_of(
     moved += int(sum(tensor.bytes for tensor in node.outputs) / sizes.scale)
     if moved > _LARGEST_BYTES:
         raise UnmeasurableError(f"{node.op} moves {moved:,} bytes, expected at most {_LARGEST_BYTES:,}")
-    heavy = spec((forward or node).op).flops is not None
+    heavy = spec((forward or node).op).cost.flops is not None
     microbenchmark = Microbenchmark(
         op=node.op,
         attrs=_attributes(training, node),
@@ -112,10 +112,10 @@ def refuse(training: TrainingGraph, node: TrainingNode) -> None:
     forward = forward_node(training, node)
     operator = forward or node
     facts = spec(operator.op)
-    if not (facts.in_gradients if forward is None and not node.forward else facts.measurable):
+    if not (facts.gradient.in_gradients if forward is None and not node.forward else facts.cost.measurable):
         raise UnmeasurableError(f"{node.op} is not known to be safe to run on its own")
-    if facts.draws(
-        {**operator.attrs, **facts.attrs_without_rng}
+    if facts.random.draws(
+        {**operator.attrs, **facts.random.attrs_without_rng}
     ):  # the process that measures has none of MXNet's generators
         raise UnmeasurableError(f"{node.op} draws random numbers of its own")
 
@@ -126,13 +126,13 @@ def excess(training: TrainingGraph, node: TrainingNode) -> float:
     The gradient of a product is as large as the product, to which its seconds belong.
     """
     forward = forward_node(training, node)
-    if forward is not None and spec(forward.op).flops is not None:
+    if forward is not None and spec(forward.op).cost.flops is not None:
         node = forward
     needed = work(training, node)
     if not needed.flops:
         return max(1.0, needed.bytes / _MOST_BYTES)
     # a part of the batch reads all parameters: computing with it must take longer
-    fixed = node.inputs[1:] if spec(node.op).has_parameters else ()
+    fixed = node.inputs[1:] if spec(node.op).cost.has_parameters else ()
     parameters = sum(training.type_of(entry).bytes for entry in fixed)
     most = max(_MOST_FLOPS, parameters / BYTES_PER_SECOND / _READING_PART * FLOPS_PER_SECOND)
     return max(1.0, needed.flops / most, (needed.bytes - parameters) / (4 * _MOST_BYTES))
@@ -140,7 +140,7 @@ def excess(training: TrainingGraph, node: TrainingNode) -> float:
 
 def _attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
     operator = forward_node(training, node) or node
-    attrs = {**attributes(training, node), **spec(operator.op).attrs_without_rng}
+    attrs = {**attributes(training, node), **spec(operator.op).random.attrs_without_rng}
     return {**attrs, "num_args": str(len(node.inputs))} if spec(node.op).counts_inputs else attrs
 
 
@@ -161,7 +161,7 @@ def _forward_inputs(training: TrainingGraph, forward: TrainingNode | None, sizes
 
 
 def _variable(training: TrainingGraph, entry: Entry, sizes: _Sizes, op: str) -> Variable:
-    below = sizes.rows if spec(op).is_index and entry[:2] == sizes.first_input else 0
+    below = sizes.rows if spec(op).cost.is_index and entry[:2] == sizes.first_input else 0
     tensor = sizes.type_of(training, entry)
     return Variable(tensor.shape, tensor.flag, is_blocked(training, entry, sizes.blocked), below)
 
@@ -191,7 +191,7 @@ class _Sizes:
         """The sizes around operator ``number``, cut where that is possible."""
         node = training.nodes[number]
         first = node.inputs[0][:2] if node.inputs else ()
-        rows = training.type_of(node.inputs[1]).shape[0] if spec(node.op).is_index else 0
+        rows = training.type_of(node.inputs[1]).shape[0] if spec(node.op).cost.is_index else 0
         whole = _Sizes(first, rows, blocked)
         if excess <= 1:
             return whole
@@ -223,7 +223,7 @@ _Cut = Tuple[List[TensorType], int, int]
 
 def _cut_batch(node: TrainingNode, tensors: Sequence[TensorType], excess: float) -> _Cut:
     """Inputs smaller by about ``excess`` in the largest leading dimension; the length that it keeps, and the whole."""
-    batched = 1 if spec(node.op).has_parameters else len(tensors)
+    batched = 1 if spec(node.op).cost.has_parameters else len(tensors)
     length = max((tensor.shape[0] for tensor in tensors[:batched] if tensor.shape), default=1)
     part = min(length, max(_SMALLEST_PART, int(length / excess)))
     is_cut = [position < batched and tensor.shape[:1] == (length,) for position, tensor in enumerate(tensors)]
@@ -314,7 +314,7 @@ class Meter:
             reply = self._ask(_request(microbenchmark, _seconds(reply, "once")))
         seconds, disturbed = _seconds(reply, "seconds"), reply.get("disturbed") is True
         node = training.nodes[number]
-        if scale > 2 and spec((forward_node(training, node) or node).op).packs_parameters:
+        if scale > 2 and spec((forward_node(training, node) or node).op).cost.packs_parameters:
             return self._beside_packing(training, number, too_large / _LARGER_PART, seconds, scale), disturbed
         is_light = microbenchmark.hot and not microbenchmark.heavy
         from_memory = is_light and scale > 1 and (node.random or not _works_in_place(node))

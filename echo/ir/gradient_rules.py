@@ -186,7 +186,7 @@ def _of_sum(case: _Case) -> GradientRule | None:
 
 
 def _sum(op: str, left: Read, right: Read) -> GradientRule:
-    return GradientRule(spec(op).gradient, spec(op).gradient, (_GRADIENT, left, right))
+    return GradientRule(spec(op).gradient.gradient_op, spec(op).gradient.gradient_op, (_GRADIENT, left, right))
 
 
 class _Rules(NamedTuple):
@@ -214,7 +214,9 @@ _FAMILIES: Mapping[GradientRuleFamily, _Rules] = {
     ),  # chosen by sums
     GradientRuleFamily.SUM: _Rules(_of_sum, _sums),
 }
-_SUM_GRADIENTS = {spec(op).gradient for op in ops_with(lambda row: row.lighter is GradientRuleFamily.SUM)}
+_SUM_GRADIENTS = {
+    spec(op).gradient.gradient_op for op in ops_with(lambda row: row.gradient.rule_family is GradientRuleFamily.SUM)
+}
 # The pairs of gradients that the native hook may exchange; fused operators bring their own.
 EXCHANGES = frozenset(
     rule.exchange
@@ -243,7 +245,7 @@ def gradient_rules(
     for _, node in training.operators():
         for number in () if node.forward else node.control_deps:
             forward = training.nodes[number]
-            lighter = spec(forward.op).lighter
+            lighter = spec(forward.op).gradient.rule_family
             if forward.user is None or lighter is None:
                 continue
             rule = _FAMILIES[lighter].choose(_Case(training, number, onednn, Entry(number) in copied))
@@ -258,5 +260,5 @@ def gradient_rules(
 
 def known(op: str, attrs: Mapping[str, str]) -> frozenset[GradientRule]:
     """Every rule that the gradient of a node with this operator and these attributes may have."""
-    lighter = spec(op).lighter
+    lighter = spec(op).gradient.rule_family
     return frozenset() if lighter is None else frozenset(_FAMILIES[lighter].offered(op, attrs))

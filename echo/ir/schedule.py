@@ -205,7 +205,7 @@ class _Builder:
             product = ((0, 0, False), (1, 0, False))
             inputs = (*inputs, Entry(number, 1))
             clone = clone.having(
-                op=spec(node.op).clone_op, inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
+                op=spec(node.op).safety.clone_op, inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
             )
         self.clones[number, self.copy_at(number, slot)] = len(self.nodes)
         self.nodes.append(clone)

@@ -100,7 +100,7 @@ class TrainingNode:
     @property
     def is_masked(self) -> bool:
         """Whether its first output can be computed again from its data and its second output, a mask."""
-        return len(self.outputs) > 1 and bool(spec(self.op).clone_op)
+        return len(self.outputs) > 1 and bool(spec(self.op).safety.clone_op)
 
     @property
     def unowned(self) -> frozenset[int]:
@@ -221,14 +221,14 @@ def _within(positions: Iterable[int], count: int) -> bool:
 def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
     """Why the map that an operator reads at this input has to stay where it is; empty if it may run again, or move."""
     facts = spec(op)
-    if not facts.address_stable_reads:
+    if not facts.safety.address_stable_reads:
         return f"{op} is not known to read its inputs through its inputs alone"
-    if facts.movable_inputs is not None and position not in facts.movable_inputs:
+    if facts.safety.movable_inputs is not None and position not in facts.safety.movable_inputs:
         return f"input {position} of {op} must not move"
-    if facts.in_place(attrs):
-        return f"the gradient of {op} with {facts.in_place.shown(attrs)} depends on whether it works in place"
-    if facts.draws(attrs):  # and it crashes
-        return f"{op} with {facts.draws.shown(attrs)} was never tried"
+    if facts.gradient.in_place(attrs):
+        return f"the gradient of {op} with {facts.gradient.in_place.shown(attrs)} depends on whether it works in place"
+    if facts.random.draws(attrs):  # and it crashes
+        return f"{op} with {facts.random.draws.shown(attrs)} was never tried"
     return ""
 
 
@@ -246,25 +246,25 @@ def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[i
 def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
     """The outputs that are recomputed with a node, where that is safe."""
     # MXNet's own mirroring replaces a node as a whole
-    return tuple(range(len(node.outputs))) if not hook or spec(node.op).every_output else (0,)
+    return tuple(range(len(node.outputs))) if not hook or spec(node.op).safety.every_output else (0,)
 
 
 def why_not(node: TrainingNode, device: str, hook: bool) -> str:
     """The reason why this node must not run twice, empty where it may."""
     facts = spec(node.op)
-    if not facts.recomputable:
+    if not facts.safety.recomputable:
         return f"{node.op} is not known to be safe to run twice"
-    if not hook and facts.needs_hook:
+    if not hook and facts.safety.needs_hook:
         return f"{node.op} needs the native hook"
-    if device != "cpu" and facts.needs_cpu and not is_true(node.attrs, "cudnn_off"):
+    if device != "cpu" and facts.safety.needs_cpu and not is_true(node.attrs, "cudnn_off"):
         return f"{node.op} has side effects on cuDNN"
-    if device != "cpu" and facts.rewrites and not hook:
+    if device != "cpu" and facts.safety.rewrites and not hook:
         return f"{node.op} writes into its input on cuDNN, which only the native hook's clone leaves as it is"
-    if facts.clone_op:
+    if facts.safety.clone_op:
         return why_not_dropout(node.attrs)
-    if node.random or facts.draws(node.attrs):
+    if node.random or facts.random.draws(node.attrs):
         return f"{node.op} draws random numbers here"
-    if node.mutates and not facts.rewrites:
+    if node.mutates and not facts.safety.rewrites:
         return f"{node.op} writes into its input"
     return ""
 

@@ -102,7 +102,7 @@ class FindCandidates:
             entries = tuple([Entry(number, output) for output in outputs])
             if number in recompute:
                 forced.update(entries)
-            elif spec(node.op).heavy:
+            elif spec(node.op).cost.heavy:
                 heavy[number] = entries
             else:
                 light[number] = entries
@@ -119,7 +119,7 @@ def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[
         return "not a node of the symbol"
     if any(0 in array_type.shape or not array_type.shape for array_type in node.outputs[:1]):
         return "an array without elements"
-    if training.runner != EXECUTOR and node.stateful and not spec(node.op).clone_op:
+    if training.runner != EXECUTOR and node.stateful and not spec(node.op).safety.clone_op:
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
     return ""
 
@@ -146,14 +146,14 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
 
 def _draws_in_inference(training: TrainingGraph) -> bool:
     return any(
-        node.forward and node.random and not spec(node.op).draws_in_training(node.attrs)
+        node.forward and node.random and not spec(node.op).random.draws_in_training(node.attrs)
         for _, node in training.operators()
     )
 
 
 def _is_of_mode(node: TrainingNode) -> bool:
     """Whether the node would have to run again in the mode of the forward pass (`echo.runtime.executor`)."""
-    return bool(spec(node.op).clone_op) or spec(node.op).train_mode_sensitive(node.attrs)
+    return bool(spec(node.op).safety.clone_op) or spec(node.op).safety.train_mode_sensitive(node.attrs)
 
 
 def _why_outputs_stay(training: TrainingGraph, device: str) -> dict[int, str]:

@@ -308,7 +308,7 @@ class _Reasons:
         if entry.node in self.candidates.refused:
             return self.candidates.refused[entry.node]
         op = self.training.nodes[entry.node].op
-        if spec(op).heavy:
+        if spec(op).cost.heavy:
             return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
         if entry not in self.candidates.light.get(entry.node, ()):
             return f"a saved statistic or mask of {op}"

@@ -117,7 +117,7 @@ def _smallest(problem: Problem) -> RecomputeSchedule:
 
 def _runs_heavy(problem: Problem) -> bool:
     """Whether compute-heavy operators may run again, any number of times."""
-    return can_fit(problem) and any(spec(problem.training.nodes[node].op).heavy for node in problem.candidates)
+    return can_fit(problem) and any(spec(problem.training.nodes[node].op).cost.heavy for node in problem.candidates)
 
 
 def _best_of_all(problem: Problem) -> Choice:

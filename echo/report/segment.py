@@ -133,7 +133,7 @@ class _Facts:
         self.role = {number: self._role(number, again, kept) for number in sorted(forward)}
 
     def _role(self, number: int, again: set[int], kept: set[int]) -> str:
-        if spec(self._training.nodes[number].op).heavy:
+        if spec(self._training.nodes[number].op).cost.heavy:
             return HEAVY
         return RECOMPUTED if number in again else STASHED if number in kept else FREED
 

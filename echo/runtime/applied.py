@@ -117,13 +117,13 @@ class Applied:
     @cached_property
     def has_masks(self) -> bool:
         """Whether some node runs again as a product with its mask, which there is in training alone."""
-        return any(spec(op).clone_op for op in self.marked)
+        return any(spec(op).safety.clone_op for op in self.marked)
 
     @cached_property
     def mode_dependent(self) -> frozenset[str]:
         """The operators that run again and have to do so in the mode of the forward pass."""
         recomputed = (self.graph.nodes[number] for number in marked(self.base, self.graph))
-        return frozenset(node.op for node in recomputed if spec(node.op).train_mode_sensitive(node.attrs))
+        return frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
 
 
 # The memory that executors share, as the lengths of a BucketingModule do: the chunks that a bind reuses, and adds.

@@ -233,7 +233,7 @@ def variables_read_in_backward(graph: Graph, user: Graph) -> dict[int, tuple[int
         fused = node.op.startswith(PREFIX)
         for place, entry in enumerate(node.inputs):
             again = (PLAN_ATTRIBUTE in node.attrs or fused) and graph.nodes[entry.node].is_variable
-            copied = entry.node in new_nodes and (fused or (number in new_nodes and spec(node.op).heavy))
+            copied = entry.node in new_nodes and (fused or (number in new_nodes and spec(node.op).cost.heavy))
             for variable in _above(graph, entry, new_nodes) if (again or copied) and _reads(node, place) else ():
                 readers.setdefault(variable, []).append(number)
     return {variable: tuple(dict.fromkeys(numbers)) for variable, numbers in sorted(readers.items())}
@@ -256,7 +256,7 @@ def _above(graph: Graph, entry: Entry, new_nodes: AbstractSet[int]) -> Iterator[
 
 def _reads(node: Node, place: int) -> bool:
     """Whether a result depends on an input that can be watched."""
-    return not spec(node.op).exempt_from_write_check.get(place, NEVER)(node.attrs)
+    return not spec(node.op).safety.exempt_from_write_check.get(place, NEVER)(node.attrs)
 
 
 def written_early(name: str) -> str:

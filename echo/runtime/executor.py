@@ -289,7 +289,7 @@ def _without_plan(applied: Applied) -> Applied:
 
 def _draws_in(mode: bool, node: Node | TrainingNode) -> bool:
     """Whether a node that draws random numbers draws them in this mode, training or not."""
-    return mode or not spec(node.op).draws_in_training(node.attrs)
+    return mode or not spec(node.op).random.draws_in_training(node.attrs)
 
 
 def planned_executor(executor: mx.executor.Executor, applied: Applied) -> mx.executor.Executor:

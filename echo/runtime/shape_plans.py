@@ -54,12 +54,12 @@ STOCK = CachedChoice()
 def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> CachedChoice:
     """The choice of a planned graph; ``user`` is the graph with these inputs that it was planned for."""
     recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
-    mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).train_mode_sensitive(node.attrs))
+    mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
     return CachedChoice(
         graph=graph,
         key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in _MARKS) for node in graph.nodes)),
         mode_dependent=mode_dependent,
-        in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in recomputed),
+        in_training=bool(mode_dependent) or any(spec(node.op).safety.clone_op for node in recomputed),
         implements=implements(graph),
         fuses=bool(plan.fused),
         watch=watch_of(graph, user, inputs),

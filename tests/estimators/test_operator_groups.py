@@ -71,7 +71,7 @@ def test_flops_of_gradients_are_twice_those_of_products(
 
 
 def test_each_heavy_fused_operator_is_counted() -> None:
-    fused = ops_with(lambda spec: spec.heavy and spec.gradient_reads is not None)
+    fused = ops_with(lambda spec: spec.cost.heavy and spec.gradient.gradient_reads is not None)
     assert fused == {op for op, *_ in COUNTED if op.startswith(PREFIX)}
 
 

@@ -38,13 +38,13 @@ def test_recomputed_by_the_hook(op: str) -> None:
 
 
 @pytest.mark.every(4)
-@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).needs_hook])
+@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).safety.needs_hook])
 def test_recomputed_by_mirroring(op: str) -> None:
     check_mirrored(BUILDS[op], readers=True)
 
 
 @pytest.mark.every(6)
-@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).needs_hook])
+@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).safety.needs_hook])
 def test_mirrored_with_an_output_that_nobody_reads(op: str) -> None:
     check_mirrored(BUILDS[op], readers=False)
 

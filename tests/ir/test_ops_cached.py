@@ -65,7 +65,7 @@ def test_recomputed_in_a_cached_op(build: Build, flags: dict[str, Any]) -> None:
     found, names = run(marked, flags)
     assert "under_echo" in names
     assert_same(found, expected)
-    if not spec(node.op).train_mode_sensitive(node.attrs):
+    if not spec(node.op).safety.train_mode_sensitive(node.attrs):
         assert_same(run(marked, flags, train_mode=False)[0], run(stock, flags, train_mode=False)[0])
 
 

@@ -80,10 +80,10 @@ def recomputable_outputs(case: Case, graph: Any, runner: str) -> str:
     """
     node = node_under(graph)
     attrs = {key: str(value) for key, value in case.attrs}
-    if node is None or not spec(case.op).recomputable:
+    if node is None or not spec(case.op).safety.recomputable:
         return ""
     if case.op == "Dropout" and why_not_dropout(attrs):
         return ""
     if runner != EXECUTOR and node["stateful"] and case.op != "Dropout":
         return ""  # for whose state a CachedOp has no room twice
-    return ",".join(map(str, range(len(node["shapes"]) if spec(case.op).every_output else 1)))
+    return ",".join(map(str, range(len(node["shapes"]) if spec(case.op).safety.every_output else 1)))

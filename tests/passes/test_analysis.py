@@ -261,7 +261,7 @@ def test_segments_are_of_light_candidates_alone() -> None:
     found = Partition().run(case.training, candidates)
     assert found == partition(case.training, candidates.light)
     assert found != partition(case.training, {**candidates.light, **candidates.heavy})
-    assert any(spec(case.training.nodes[number].op).heavy for number in candidates.heavy)
+    assert any(spec(case.training.nodes[number].op).cost.heavy for number in candidates.heavy)
 
 
 CASE = model_case("lm")

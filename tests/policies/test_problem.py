@@ -94,7 +94,7 @@ def test_segments_of_models(name: str) -> None:
     assert [group[0] for group in found] == sorted(group[0] for group in found)
     home = {number: group for group in found for number in group}
     for number in problem.candidates:
-        assert not spec(training.nodes[number].op).heavy
+        assert not spec(training.nodes[number].op).cost.heavy
         for entry in training.nodes[number].inputs:
             assert entry.node not in home or home[entry.node] == home[number]
 
@@ -115,8 +115,8 @@ def test_segments_do_not_fall_apart(seed: int) -> None:
 def test_the_pass_takes_light_candidates_alone() -> None:
     training = any_case("slices").training
     found = recomputable(training)
-    light = {number: entries for number, entries in found.items() if not spec(training.nodes[number].op).heavy}
-    heavy = {number: entries for number, entries in found.items() if spec(training.nodes[number].op).heavy}
+    light = {number: entries for number, entries in found.items() if not spec(training.nodes[number].op).cost.heavy}
+    heavy = {number: entries for number, entries in found.items() if spec(training.nodes[number].op).cost.heavy}
     candidates = Candidates(light, heavy, frozenset(), {})
     assert Partition().run(training, candidates) == partition(training, light)
     assert Segment((1, 2)) == Segment((1, 2))

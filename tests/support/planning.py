@@ -75,7 +75,7 @@ def problem_of(
     candidates = {
         number: entries
         for number, entries in recomputable(training).items()
-        if not spec(training.nodes[number].op).heavy and number not in heads
+        if not spec(training.nodes[number].op).cost.heavy and number not in heads
     }
     return Problem(
         **{
