@@ -15,7 +15,7 @@ from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable, Rates, Roofline
-from echo.estimators.operator_groups import Group, gradient_of, groups_of, share_of
+from echo.estimators.operator_groups import OperatorGroup, gradient_of, groups_of, share_of
 from echo.ir.training_graph import GRADIENT_SUM, TrainingGraph
 
 # The seconds that a recomputed node takes, and those of the whole training step.
@@ -90,7 +90,7 @@ class Measuring:
     def __init__(
         self,
         training: TrainingGraph,
-        groups: Sequence[Group],
+        groups: Sequence[OperatorGroup],
         products: Mapping[str, str],
         table: CostTable,
         measure: MeasureFunction,
@@ -110,7 +110,7 @@ class Measuring:
         self._improve()
         self._table.save()
 
-    def _first(self, group: Group) -> bool:
+    def _first(self, group: OperatorGroup) -> bool:
         """Measures a group; False where nothing can be measured any more."""
         if not self._budget.has():
             return False
@@ -128,7 +128,7 @@ class Measuring:
             self._times[group.key] = [measured if self._times else measured._replace(spent=0.0)]
         return True
 
-    def _once(self, group: Group) -> Measured:
+    def _once(self, group: OperatorGroup) -> Measured:
         start = time.perf_counter()
         try:
             measured = self._measure(self._training, group.number)
@@ -154,20 +154,20 @@ class Measuring:
                 if max(now, before) > _SAME * min(now, before) and queue.count(group) == 1:
                     queue.append(group)
 
-    def _heaviest(self, groups: Sequence[Group]) -> list[Group]:
+    def _heaviest(self, groups: Sequence[OperatorGroup]) -> list[OperatorGroup]:
         """The groups that weigh most in a step, those first that are no gradients of products."""
         heaviest = sorted(groups, key=lambda group: -group.count * self._seconds(group))
         operators = [group for group in heaviest if group.product is None][:_MEASURED_AGAIN]
         return [*operators, *heaviest[:_MEASURED_AGAIN]]
 
-    def _seconds(self, group: Group) -> float:
+    def _seconds(self, group: OperatorGroup) -> float:
         """The latest seconds of a group, which know of all runs before."""
         return self._times[group.key][-1].seconds
 
     def _roofline(self) -> Roofline:
         return Roofline(self._known())
 
-    def _known(self) -> Iterator[tuple[Group, float]]:
+    def _known(self) -> Iterator[tuple[OperatorGroup, float]]:
         for group in self._groups:
             seconds = self._seconds(group) if group.key in self._times else self._table.get(group.key)
             if seconds is not None:
@@ -185,7 +185,7 @@ class Measuring:
             else:
                 self._table.add(group.key, None, provisional=True)
 
-    def _add(self, group: Group, measured: Measured) -> None:
+    def _add(self, group: OperatorGroup, measured: Measured) -> None:
         self._table.add(group.key, measured.seconds, measured.disturbed)
         self._table.add_point(repr(group.family), group.size, measured.seconds)
 
@@ -215,12 +215,12 @@ def _agree(times: Sequence[Measured]) -> bool:
     return len(times) > 1 and quiet and max(seconds[-2:]) <= _AGREES * min(seconds[-2:])
 
 
-def limit_of(groups: Sequence[Group], least: float) -> float:
+def limit_of(groups: Sequence[OperatorGroup], least: float) -> float:
     """Seconds of work that measuring these groups may take: ``least``, or more where a step takes longer."""
     return min(max(least, _PART_OF_STEP * Rates().step(groups)), _MOST_LONGER * least)
 
 
-def worth_measuring(groups: Sequence[Group], table: CostTable) -> list[Group]:
+def worth_measuring(groups: Sequence[OperatorGroup], table: CostTable) -> list[OperatorGroup]:
     """The groups to measure, most important first.
 
     A member of a family is left out alongside one of about its size, unless it is a large part of the step.
@@ -230,7 +230,7 @@ def worth_measuring(groups: Sequence[Group], table: CostTable) -> list[Group]:
     prior = Rates()
     weights = {group.key: group.count * prior.estimate(group) * _weight(group) for group in groups}
     step = prior.step(groups)
-    chosen: list[Group] = []
+    chosen: list[OperatorGroup] = []
     sizes: dict[tuple[object, ...], list[float]] = {}
     for group in sorted(groups, key=lambda group: -weights[group.key]):
         family = sizes.setdefault(group.family, [size for size, _ in table.points(repr(group.family))])
@@ -243,12 +243,12 @@ def worth_measuring(groups: Sequence[Group], table: CostTable) -> list[Group]:
     return [group for group in chosen if group.key not in table]
 
 
-def _weight(group: Group) -> float:
+def _weight(group: OperatorGroup) -> float:
     """How much a second of a group matters, as a multiple."""
     return _LIGHT_WEIGHT if group.light else _GRADIENT_WEIGHT if _is_regular(group) else 1.0
 
 
-def _is_regular(group: Group) -> bool:
+def _is_regular(group: OperatorGroup) -> bool:
     """Whether what it takes is known well from others: of gradients of products, and of sums of gradients."""
     return group.product is not None or group.family[0] == GRADIENT_SUM
 
@@ -322,7 +322,7 @@ def estimate(
 
 def _follow_products(
     training: TrainingGraph,
-    groups: Sequence[Group],
+    groups: Sequence[OperatorGroup],
     group_of: Sequence[int | None],
     table: CostTable,
     costs: list[float],
@@ -346,7 +346,9 @@ def _follow_products(
         knows[index] = knows[forward]
 
 
-def _drawing_seconds(training: TrainingGraph, group: Group, cost: float, table: CostTable, rates: Rates) -> float:
+def _drawing_seconds(
+    training: TrainingGraph, group: OperatorGroup, cost: float, table: CostTable, rates: Rates
+) -> float:
     """Seconds of a group's random draws, each alongside ``cost``; no recomputation draws, as Dropout's has its mask."""
     if not group.draws:
         return 0.0

@@ -11,7 +11,7 @@ from typing import Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from echo.estimators.operator_groups import Group
+from echo.estimators.operator_groups import OperatorGroup
 from echo.meter.timer import LAUNCH
 from echo.system.files import cache_folder, digest_of, ignore, locked, read, replace, say_not_kept
 
@@ -108,21 +108,21 @@ class CostTable:
         self._added, self._added_points, self._provisional = {}, {}, set()
         return True
 
-    def _merged(self, kept: _Kept) -> _Kept:
+    def _merged(self, kept: _Contents) -> _Contents:
         settled = kept.seconds.keys() - kept.provisional
         added = {key: seconds for key, seconds in self._added.items() if key not in self._provisional & settled}
         points = {family: dict(pairs) for family, pairs in kept.points.items()}
         for family, pairs in self._added_points.items():
             points.setdefault(family, {}).update(pairs)
         provisional = (kept.provisional - added.keys()) | (self._provisional & added.keys())
-        return _Kept({**kept.seconds, **added}, points, frozenset(provisional))
+        return _Contents({**kept.seconds, **added}, points, frozenset(provisional))
 
 
 _Seconds = Dict[str, "float | None"]
 _Points = Dict[str, Dict[str, float]]  # family -> size, as JSON writes a number that is a key -> seconds
 
 
-class _Kept(NamedTuple):
+class _Contents(NamedTuple):
     """The contents of a file, which tables share and never change."""
 
     seconds: _Seconds
@@ -133,11 +133,11 @@ class _Kept(NamedTuple):
         return {"seconds": self.seconds, "points": self.points, "provisional": sorted(self.provisional)}
 
 
-_NOTHING = _Kept({}, {}, frozenset())
+_NOTHING = _Contents({}, {}, frozenset())
 _FileState = Tuple[int, ...]
 _MOST_FILES = 8
 # What was read, with the state of the file at that time: reading and checking takes some 10 ms for each new graph.
-_READ: dict[tuple[Path, str], tuple[_FileState, _Kept]] = {}
+_READ: dict[tuple[Path, str], tuple[_FileState, _Contents]] = {}
 
 
 def _purpose(device: str) -> str:
@@ -153,7 +153,7 @@ def _state(path: Path) -> _FileState:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _read(path: Path, device: str) -> _Kept:
+def _read(path: Path, device: str) -> _Contents:
     """The contents of the file, remembered while it stays the same."""
     state = _state(path)
     if not state:
@@ -169,7 +169,7 @@ def _read(path: Path, device: str) -> _Kept:
     return kept
 
 
-def _checked(path: Path, device: str) -> _Kept:
+def _checked(path: Path, device: str) -> _Contents:
     """The contents of the file; nothing where it is missing, damaged or another device's."""
     value = read(path, _purpose(device))
     if value is None:
@@ -180,7 +180,7 @@ def _checked(path: Path, device: str) -> _Kept:
     if not timed or not named or not isinstance(points, dict) or not all(map(_is_family, points.values())):
         ignore(path, "it has fields of other types")
         return _NOTHING
-    return _Kept(seconds, points, frozenset(provisional))  # type: ignore[arg-type]  # checked just now
+    return _Contents(seconds, points, frozenset(provisional))  # type: ignore[arg-type]  # checked just now
 
 
 def _is_family(value: object) -> bool:
@@ -230,7 +230,7 @@ class Rates:
     flops_per_second: float = FLOPS_PER_SECOND
 
     @staticmethod
-    def of(measured: Sequence[tuple[Group, float | None]], table: CostTable) -> Rates:
+    def of(measured: Sequence[tuple[OperatorGroup, float | None]], table: CostTable) -> Rates:
         """Rates from the measurements, also those of families in other graphs; constants where there are none."""
         points = {group.family: dict(table.points(repr(group.family))) for group, _ in measured}
         computing_families = {group.family for group, _ in measured if group.work.flops}
@@ -248,11 +248,11 @@ class Rates:
             statistics.median(computing) if computing else FLOPS_PER_SECOND,
         )
 
-    def step(self, groups: Sequence[Group]) -> float:
+    def step(self, groups: Sequence[OperatorGroup]) -> float:
         """Seconds of a step of these groups."""
         return sum(group.count * self.estimate(group) for group in groups)
 
-    def estimate(self, group: Group) -> float:
+    def estimate(self, group: OperatorGroup) -> float:
         """Seconds of one run: between measured members of the family, else the roofline."""
         points = self.points.get(group.family)
         if points:
@@ -275,7 +275,7 @@ def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:
 class Roofline:
     """The times that operators can take by the rates of all others that were measured with them."""
 
-    def __init__(self, measured: Iterable[tuple[Group, float]]) -> None:
+    def __init__(self, measured: Iterable[tuple[OperatorGroup, float]]) -> None:
         self._rates: dict[bool, dict[str, float]] = {
             False: {},
             True: {},
@@ -283,7 +283,7 @@ class Roofline:
         for group, seconds in measured:
             self._rates[bool(group.work.flops)][group.key] = group.size / seconds
 
-    def allows(self, group: Group, seconds: float) -> bool:
+    def allows(self, group: OperatorGroup, seconds: float) -> bool:
         """Whether a group may take so many seconds; otherwise they are worth another look."""
         flops, most_flops = self._usual_and_most(True, group.key, FLOPS_PER_SECOND)
         moved, most_moved = self._usual_and_most(False, group.key, BYTES_PER_SECOND)

@@ -206,7 +206,7 @@ def gradient_of(seconds: float, size: float, known: Sequence[tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Group:
+class OperatorGroup:
     """The nodes of one signature, which cost the same; ``number`` is the first of them.
 
     Where they are gradients of products, ``product`` is the forward node of that, and ``read`` are the outputs that are
@@ -229,7 +229,7 @@ class Group:
         return self.work.flops or self.work.bytes
 
 
-def groups_of(training: TrainingGraph, onednn: bool = False) -> tuple[list[Group], list[int | None]]:
+def groups_of(training: TrainingGraph, onednn: bool = False) -> tuple[list[OperatorGroup], list[int | None]]:
     """The groups, and the group of every node (None where nothing runs).
 
     ``onednn``: oneDNN computes gradients (`is_added_apart`).
@@ -257,7 +257,7 @@ def _merge(
     blocked: AbstractSet[int],
     unrolled: AbstractSet[int],
     read: Mapping[int, tuple[int, ...]],
-) -> tuple[list[Group], list[int | None]]:
+) -> tuple[list[OperatorGroup], list[int | None]]:
     # nodes of one signature may differ in annotations
     by_key: dict[str, list[int]] = {}
     for numbers in same:
@@ -266,7 +266,7 @@ def _merge(
         computed = f"[{','.join(map(str, read[first]))}]" if left_out else ""
         by_key.setdefault(signature(training, first, blocked, unrolled) + computed, []).extend(numbers)
     group_of: list[int | None] = [None] * len(training.nodes)
-    groups: list[Group] = []
+    groups: list[OperatorGroup] = []
     for key, numbers in by_key.items():
         for number in numbers:
             group_of[number] = len(groups)
@@ -275,7 +275,9 @@ def _merge(
         light = node.forward and spec(node.op).cost.flops is None
         needed, product = work(training, node), product_of(training, first)
         family = (*_family(training, node, blocked), first in unrolled, computed_outputs, _regime(needed))
-        groups.append(Group(first, len(numbers), key, family, needed, light, node.random, product, computed_outputs))
+        groups.append(
+            OperatorGroup(first, len(numbers), key, family, needed, light, node.random, product, computed_outputs)
+        )
     return groups, group_of
 
 

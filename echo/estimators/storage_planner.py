@@ -41,7 +41,7 @@ _NO_SPLITS = np.zeros(0, np.int32), np.zeros(0, np.int32)
 
 
 def flat(splits: RecomputeSchedule) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """RecomputeSchedule as the native library reads them: nodes and positions, sorted."""
+    """A schedule as the native library reads it: nodes and positions, sorted."""
     if not splits:
         return _NO_SPLITS
     nodes = sorted(splits)

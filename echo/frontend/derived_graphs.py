@@ -170,7 +170,7 @@ def apply_gradient_rules(training: TrainingGraph, rules: Mapping[int, GradientRu
             if rule is None or rule.before != nodes[number].op:
                 continue
             if rule.splits:
-                splits.append(_Split(number, forward, rule))
+                splits.append(_SplitGradient(number, forward, rule))
             else:
                 nodes[number] = _exchanged(nodes[number], forward, rule)
     result = replace(training, nodes=tuple(nodes), gradient_rules=dict(rules))
@@ -179,7 +179,7 @@ def apply_gradient_rules(training: TrainingGraph, rules: Mapping[int, GradientRu
     return result if accumulations(result, blocks(result).chunk) == training.accumulations else training
 
 
-class _Split(NamedTuple):
+class _SplitGradient(NamedTuple):
     """A gradient node that gets a second node alongside it, for its first output."""
 
     number: int
@@ -187,7 +187,7 @@ class _Split(NamedTuple):
     rule: GradientRule
 
 
-def _with_second_nodes(training: TrainingGraph, splits: Sequence[_Split]) -> TrainingGraph:
+def _with_second_nodes(training: TrainingGraph, splits: Sequence[_SplitGradient]) -> TrainingGraph:
     readers: dict[Entry, list[int]] = defaultdict(list)
     for reader, node in enumerate(training.nodes):
         for entry in node.inputs:

@@ -43,8 +43,8 @@ _LARGEST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Facts shared by all microbenchmarks of a training graph.
+class GraphFacts:
+    """GraphFacts shared by all microbenchmarks of a training graph.
 
     They are the entries with readers, the nodes in oneDNN's layouts, and the products of unrolled layers.
     """
@@ -54,15 +54,15 @@ class Facts:
     unrolled: frozenset[int]
 
     @staticmethod
-    def of(training: TrainingGraph) -> Facts:
+    def of(training: TrainingGraph) -> GraphFacts:
         """Reads the facts of a graph."""
         inputs = [entry[:2] for node in training.nodes for entry in node.inputs]
         read = frozenset([*inputs, *(entry[:2] for entry in training.outputs)])
-        return Facts(read, blocked_nodes(training), unrolled_nodes(training))
+        return GraphFacts(read, blocked_nodes(training), unrolled_nodes(training))
 
 
 def microbenchmark_of(
-    training: TrainingGraph, number: int, excess: float, facts: Facts
+    training: TrainingGraph, number: int, excess: float, facts: GraphFacts
 ) -> tuple[Microbenchmark, float]:
     """The microbenchmark of a node that is ``excess`` times too large, and the factor from its seconds to the node's.
 
@@ -273,7 +273,7 @@ class Meter:
 
     def __init__(self, ctx: mx.Context) -> None:
         self._ctx = ctx
-        self._latest_facts: tuple[TrainingGraph, Facts] | None = None
+        self._latest_facts: tuple[TrainingGraph, GraphFacts] | None = None
         self._streaming: float | None = None  # seconds a byte (`echo.meter.timer.Clock.streaming`)
         self._spent = 0.0
 
@@ -295,9 +295,9 @@ class Meter:
             raise kind(f"{node.op} cannot be measured on its own: {reason}") from error
         return Measured(seconds, self._spent + time.thread_time() - start, disturbed)
 
-    def _facts(self, training: TrainingGraph) -> Facts:
+    def _facts(self, training: TrainingGraph) -> GraphFacts:
         if self._latest_facts is None or self._latest_facts[0] is not training:
-            self._latest_facts = training, Facts.of(training)
+            self._latest_facts = training, GraphFacts.of(training)
         return self._latest_facts[1]
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:

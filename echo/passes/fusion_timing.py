@@ -31,7 +31,7 @@ _PACKING = frozenset({"Reshape", "_rnn_param_concat"})  # weights on their way i
 
 
 @dataclass(frozen=True)
-class Sample:
+class FusionSample:
     """``own`` has the user's operators, ``fused`` the fused one; ``types`` are those of the variables, by name."""
 
     own: Graph
@@ -39,7 +39,7 @@ class Sample:
     types: Mapping[str, TensorType]
 
 
-def sample(view: View, fusion: Fusion, types: Types, rows: Mapping[str, int] | None = None) -> Sample:
+def sample(view: View, fusion: Fusion, types: Types, rows: Mapping[str, int] | None = None) -> FusionSample:
     """The sample of a fusion; ``rows`` gives sizes of its shapes ("N", "T") other values than they have.
 
     Lengths of attention are nearly those of all keys, and what no gradient goes through in the user's graph gets none.
@@ -55,7 +55,7 @@ def sample(view: View, fusion: Fusion, types: Types, rows: Mapping[str, int] | N
     moved = replace(fusion, nodes=nodes, outputs=outputs, replaced=frozenset(head.node for head in heads))
     fused = applied(unfused, [moved], copies=False)
     assert fused is not None, "what a fusion reads does not depend on what it computes"
-    return Sample(unfused, fused, build.variables)
+    return FusionSample(unfused, fused, build.variables)
 
 
 class _Made:
@@ -189,7 +189,7 @@ class FusionProfitability:
             reasons[key] = self._why(fusion, pair, key)
         return reasons[key]
 
-    def _why(self, fusion: Fusion, pair: Sample, key: str) -> str:
+    def _why(self, fusion: Fusion, pair: FusionSample, key: str) -> str:
         table = self.request.framework.cost_table()
         names = {form: f"{form} form of {fusion.label}: {key}" for form in (OWN, FUSED)}
         seconds = {form: table.get(name) for form, name in names.items()}
@@ -204,7 +204,7 @@ class FusionProfitability:
         own, fused = 1e3 * (seconds[OWN] or 0.0), 1e3 * (seconds[FUSED] or 0.0)
         return "" if fused <= own else f"slower on this device: {fused:.3g} ms, MXNet's own {own:.3g} ms ({_HOW})"
 
-    def _timed(self, fusion: Fusion, pair: Sample) -> Mapping[str, float] | str:
+    def _timed(self, fusion: Fusion, pair: FusionSample) -> Mapping[str, float] | str:
         limit = min(self.limit, self._end - time.perf_counter())
         late = f"that would take more than {max(limit, 0):.1f} s"
         if limit <= 0:
@@ -217,7 +217,7 @@ class FusionProfitability:
         return late if seconds is None else seconds
 
 
-def _of_most_bytes(view: View, fusion: Fusion, types: Types) -> Sample:
+def _of_most_bytes(view: View, fusion: Fusion, types: Types) -> FusionSample:
     """The sample of a fusion, with as many rows as keep the arrays of both forms and their gradients small enough.
 
     Weights do not get smaller with the rows, and do not count: with a few rows alongside them nothing could be
@@ -245,7 +245,7 @@ def _size(shape: tuple[int, ...], text: str, letter: str) -> int:
     return shape[names.index(letter) - len(names)]
 
 
-def _key(made: Sample) -> str:
+def _key(made: FusionSample) -> str:
     """A text that is equal for equal graphs on equal arrays."""
     types = ", ".join(f"{name} {tensor}" for name, tensor in made.types.items())
     return f"{types}; {digest_of(str(made.own.to_json()), str(made.fused.to_json()).encode())[:16]}"

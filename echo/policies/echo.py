@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.problem import Problem, Segment
+from echo.policies.problem import CandidateSegment, Problem
 
 
 @dataclass
@@ -98,7 +98,7 @@ def _within_time(steps: list[_Step], max_seconds: float | None) -> list[_Step]:
     return taken
 
 
-def _ladder(problem: Problem, segment: Segment) -> _Ladder:
+def _ladder(problem: Problem, segment: CandidateSegment) -> _Ladder:
     """The ladder of the last 1, 2, 3, ... nodes of a segment that gradients need."""
     training = problem.training
     walk = _Walk(stashed=_stash_around(training, problem, segment))
@@ -115,7 +115,7 @@ def _ladder(problem: Problem, segment: Segment) -> _Ladder:
     return ladder
 
 
-def _stash_around(training: TrainingGraph, problem: Problem, segment: Segment) -> set[Entry]:
+def _stash_around(training: TrainingGraph, problem: Problem, segment: CandidateSegment) -> set[Entry]:
     """The inputs and outputs of a segment's nodes that gradients read, and that are therefore stashed."""
     around = {Entry(e.node, e.index) for number in segment.nodes for e in training.nodes[number].inputs}
     around |= {entry for number in segment.nodes for entry in problem.candidates[number]}

@@ -20,7 +20,7 @@ from echo.system.process import NEVER, Deadline, DeadlineExceeded
 
 
 @dataclass(frozen=True)
-class Segment:
+class CandidateSegment:
     """Node numbers in execution order."""
 
     nodes: tuple[int, ...]
@@ -30,7 +30,7 @@ class Segment:
 class Segments:
     """All segments of a training graph, in the order of their first nodes."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[CandidateSegment, ...]
 
 
 def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...]]) -> Segments:
@@ -55,7 +55,7 @@ def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...
     groups: dict[int, list[int]] = {}
     for number in numbers:
         groups.setdefault(root_of(number), []).append(number)
-    return Segments(tuple(Segment(tuple(group)) for group in groups.values()))
+    return Segments(tuple(CandidateSegment(tuple(group)) for group in groups.values()))
 
 
 # Starts a search from the choice for another graph of the same model: twenty buckets do not cost twenty searches.

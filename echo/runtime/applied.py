@@ -171,7 +171,7 @@ def _aligned(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Leader:
+class BoundLeader:
     """A bind whose choice another bind of the same model may follow: ``graph`` is ``base`` with the marks of a plan."""
 
     base: Graph

@@ -18,7 +18,7 @@ from echo.ir.training_graph import EXECUTOR
 from echo.planning.planner import Planner
 from echo.planning.reuse import Found
 from echo.plans.options import Options
-from echo.runtime.applied import Leader, Pool
+from echo.runtime.applied import BoundLeader, Pool
 from echo.runtime.bind_request import BindRequest, binding_of
 from echo.runtime.executor import PlannedExecutor
 from echo.runtime.foresight import FORESIGHT
@@ -46,7 +46,7 @@ def plan_bind(graph: Graph, request: BindRequest, options: Options, details: boo
     """
     session = session_of(graph, request.binding, request.ctx)
 
-    def find(leader: Leader | None) -> Found | None:
+    def find(leader: BoundLeader | None) -> Found | None:
         return _plan(session, options, details, leader)
 
     def chunks_of(planned: Found) -> Sequence[int]:
@@ -114,7 +114,7 @@ def _plan(
     session: Callable[[], MxnetFramework],
     options: Options,
     details: bool,
-    leader: Leader | None = None,
+    leader: BoundLeader | None = None,
     further: bool = False,
 ) -> Found | None:
     if inside_operator():
@@ -142,11 +142,11 @@ def pool_of(executor: mx.executor.Executor | None, ctx: mx.Context) -> Pool | No
     return executor._pool
 
 
-def leader_of(executor: mx.executor.Executor) -> Leader | None:
+def leader_of(executor: mx.executor.Executor) -> BoundLeader | None:
     """This executor as a leader of others, None where its graph has no marks of a plan."""
     if not isinstance(executor, PlannedExecutor) or executor._applied.graph == executor._applied.base:
         return None
     if executor._leader is None:
         applied = executor._applied
-        executor._leader = Leader(applied.base, applied.graph, binding_of(executor), executor._ctx)
+        executor._leader = BoundLeader(applied.base, applied.graph, binding_of(executor), executor._ctx)
     return executor._leader

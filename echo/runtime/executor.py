@@ -20,7 +20,7 @@ from echo.ir.graph import Graph, Node
 from echo.ir.ops import may_draw, spec
 from echo.ir.training_node import TrainingNode
 from echo.plans.decisions import unmarked
-from echo.runtime.applied import Applied, Leader, Pool
+from echo.runtime.applied import Applied, BoundLeader, Pool
 from echo.runtime.backward_checks import refuse_changed
 from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
 from echo.runtime.error_policy import first_bindable
@@ -46,7 +46,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     _applied: Applied
     _pool: Pool | None = None  # once another executor shares it
-    _leader: Leader | None = None  # once another bind follows it
+    _leader: BoundLeader | None = None  # once another bind follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
     _stock: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed

@@ -11,7 +11,7 @@ import pytest
 
 from echo.estimators import cost_table
 from echo.estimators.cost_table import BYTES_PER_SECOND, CostTable, Rates, Roofline, _purpose
-from echo.estimators.operator_groups import Group, Work
+from echo.estimators.operator_groups import OperatorGroup, Work
 from echo.meter.timer import LAUNCH
 from echo.system.files import cache_folder, replace
 
@@ -229,8 +229,8 @@ def test_a_file_that_is_gone_or_damaged_is_not_remembered(tmp_path: Path) -> Non
 MOVED = 1 << 20
 
 
-def group(number: int, flops: float = 0.0, moved: float = MOVED) -> Group:
-    return Group(number, 1, f"group {number}", ("op", number), Work(flops, moved), not flops, False, None)
+def group(number: int, flops: float = 0.0, moved: float = MOVED) -> OperatorGroup:
+    return OperatorGroup(number, 1, f"group {number}", ("op", number), Work(flops, moved), not flops, False, None)
 
 
 def roofline(rate: float, count: int = 5, flops: float = 0.0) -> Roofline:

@@ -9,7 +9,7 @@ import pytest
 
 from echo.estimators.cost_model import UnmeasurableError
 from echo.frontend import install
-from echo.frontend.measure import Facts, excess, microbenchmark_of, refuse
+from echo.frontend.measure import GraphFacts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
@@ -28,7 +28,7 @@ def training() -> TrainingGraph:
 
 
 GRAPH = training()
-FACTS = Facts.of(GRAPH)
+FACTS = GraphFacts.of(GRAPH)
 
 
 def number(name: str) -> int:
@@ -78,7 +78,7 @@ def test_reduction_over_the_batch_is_not_cut(shape: tuple[int, ...]) -> None:
     nodes = (TrainingNode("null", "data", (TensorType((BATCH, 8)),)),
              TrainingNode("_np_sum", "sum", (TensorType(shape),), (Entry(0, 0),)))  # fmt: skip
     graph = TrainingGraph(nodes, (Entry(1, 0),), 1, 0)
-    found, scale = microbenchmark_of(graph, 1, 4.0, Facts.of(graph))
+    found, scale = microbenchmark_of(graph, 1, 4.0, GraphFacts.of(graph))
     assert (found.inputs, scale) == ((Variable((BATCH, 8)),), 1.0)
 
 
@@ -87,7 +87,7 @@ def test_outputs_that_nobody_sees_are_cut_too() -> None:
     norm = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.var("data")), name="norm")
     graph = case_of(norm, {"data": (8, 16, 32)}).training
     at = next(k for k, node in enumerate(graph.nodes) if node.op == "_backward_LayerNorm")
-    found, scale = microbenchmark_of(graph, at, 4.0, Facts.of(graph))
+    found, scale = microbenchmark_of(graph, at, 4.0, GraphFacts.of(graph))
     shapes = [item.shape for item in found.inputs if isinstance(item, Variable)]
     assert scale == 4.0
     assert shapes == [(2, 16, 32), (2, 16, 32), (32,), (2, 16, 1), (2, 16, 1)]
@@ -103,10 +103,10 @@ def test_large_gradients_are_written_over_what_they_read(rows: int, over: int, f
     """As in the graph, and what they allocate comes from the system from a size on that is cut as they are."""
     graph = large_softmax(rows)
     at = next(k for k, node in enumerate(graph.nodes) if node.op == "_backward_softmax")
-    found, scale = microbenchmark_of(graph, at, 8.0, Facts.of(graph))
+    found, scale = microbenchmark_of(graph, at, 8.0, GraphFacts.of(graph))
     assert (found.over, found.fresh) == (over, fresh)
     assert scale == pytest.approx(8, rel=1e-2)
-    forward, _ = microbenchmark_of(graph, graph.nodes[at].control_deps[0], 8.0, Facts.of(graph))
+    forward, _ = microbenchmark_of(graph, graph.nodes[at].control_deps[0], 8.0, GraphFacts.of(graph))
     assert (forward.over, forward.fresh) == (-1, 0)
 
 
@@ -115,7 +115,7 @@ def test_products_of_unrolled_layers_are_hot() -> None:
     for step in range(4):
         x = mx.sym.FullyConnected(x, weight, num_hidden=32, no_bias=True, name=f"step{step}")
     graph = case_of(mx.sym.FullyConnected(x, num_hidden=32, name="last"), {"x": (8, 32)}).training
-    facts = Facts.of(graph)
+    facts = GraphFacts.of(graph)
     hot = {}
     for number, node in enumerate(graph.nodes):
         if "FullyConnected" in node.op:
@@ -156,7 +156,7 @@ def attention(sentences: int, heads: int, mask: tuple[int, ...] | None) -> Train
 def test_attention_is_cut_with_its_masks(mask: tuple[int, ...] | None, excess_: float, kept: int) -> None:
     assert install.why_not() == ""
     graph = attention(8, 4, mask)
-    found, scale = microbenchmark_of(graph, len(graph.nodes) - 1, excess_, Facts.of(graph))
+    found, scale = microbenchmark_of(graph, len(graph.nodes) - 1, excess_, GraphFacts.of(graph))
     by_name = dict(zip((node.name for node in graph.nodes), found.inputs))
     shapes = {name: item.shape for name, item in by_name.items() if isinstance(item, Variable)}
     assert scale == 32 / kept
@@ -187,7 +187,7 @@ def test_an_rnn_is_measured_without_its_dropout() -> None:
     assert len(found) == 2
     for at in found:
         refuse(training, training.nodes[at])
-        microbenchmark, _ = microbenchmark_of(training, at, 1.0, Facts.of(training))
+        microbenchmark, _ = microbenchmark_of(training, at, 1.0, GraphFacts.of(training))
         assert microbenchmark.attrs["p"] == "0"
 
 
@@ -219,4 +219,4 @@ def test_operator_that_moves_too_many_bytes_is_refused() -> None:
              for k, node in enumerate(GRAPH.nodes)]  # fmt: skip
     large = replace(GRAPH, nodes=tuple(nodes))
     with pytest.raises(UnmeasurableError, match=r"Activation moves .* bytes, expected at most"):
-        microbenchmark_of(large, at, 1e9, Facts.of(large))
+        microbenchmark_of(large, at, 1e9, GraphFacts.of(large))

@@ -19,7 +19,7 @@ from echo.frontend.symbols import graph_of, infer_binding, symbol_of, types_of
 from echo.ir.graph import Graph
 from echo.ir.training_node import TensorType
 from echo.passes.fuse import why_left
-from echo.passes.fusion_timing import _MOST_BYTES, FUSED, OWN, Sample, sample
+from echo.passes.fusion_timing import _MOST_BYTES, FUSED, OWN, FusionSample, sample
 from echo.passes.patterns.apply import Fused, find, fuse
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.request import Request
@@ -204,7 +204,7 @@ def run(graph: Graph, arrays: dict[str, Any]) -> tuple[list[Any], dict[str, Any]
     return [out.asnumpy() for out in executor.outputs], {name: array.asnumpy() for name, array in gradients.items()}
 
 
-def compare(made: Sample) -> None:
+def compare(made: FusionSample) -> None:
     draw = np.random.default_rng(0)
     arrays = {name: draw.uniform(-0.1, 0.1, tensor.shape) for name, tensor in made.types.items()}
     (own, own_gradients), (fused, fused_gradients) = run(made.own, arrays), run(made.fused, arrays)

@@ -17,7 +17,7 @@ from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import ASSIGNED, PEAK, STATIC
 from echo.passes.analysis import Candidates, Partition
 from echo.policies.data_graph import problem_of_graph
-from echo.policies.problem import Problem, Segment, Segments, partition, run_with_deadline
+from echo.policies.problem import CandidateSegment, Problem, Segments, partition, run_with_deadline
 from echo.system.process import Deadline, DeadlineExceeded
 from tests.support.cases import ALL_CASES, any_case, recomputable
 from tests.support.data_graphs import chain
@@ -119,7 +119,7 @@ def test_the_pass_takes_light_candidates_alone() -> None:
     heavy = {number: entries for number, entries in found.items() if spec(training.nodes[number].op).cost.heavy}
     candidates = Candidates(light, heavy, frozenset(), {})
     assert Partition().run(training, candidates) == partition(training, light)
-    assert Segment((1, 2)) == Segment((1, 2))
+    assert CandidateSegment((1, 2)) == CandidateSegment((1, 2))
 
 
 def problem(**changes: Any) -> Problem:

@@ -18,7 +18,7 @@ from echo.passes.request import Request
 from echo.planning.planner import Planner
 from echo.plans.options import Options
 from echo.runtime import bind_plan
-from echo.runtime.applied import Leader, Pool
+from echo.runtime.applied import BoundLeader, Pool
 from echo.runtime.bind_plan import pool_of
 
 HIDDEN, WORDS, BATCH = 64, 60, 64
@@ -136,4 +136,4 @@ def test_the_search_and_the_marks_of_its_plan_give_the_same_warm_start(name: str
     made = pipeline.plan(Request(graph, options, MxnetFramework(graph, binding, mx.cpu()), details=False))
     assert made.graph != graph
     assert (made.base != graph) == bool(made.plan.fused) == (name == "nmt")
-    assert Leader(made.base, made.graph, binding, mx.cpu()).warm_start(options) == made.warm_start.by_roles()
+    assert BoundLeader(made.base, made.graph, binding, mx.cpu()).warm_start(options) == made.warm_start.by_roles()

@@ -142,7 +142,7 @@ _TRIED = 100_000  # nodes of all schedules that are compared; a few schedules ar
 _WORSE = 4  # numbers of segments are tried up to this multiple of the one with the fewest bytes
 
 
-class _Shape(NamedTuple):
+class _Segmentation(NamedTuple):
     """Segments of equal length, and after those some more, each shorter by a factor than the one before.
 
     When the backward pass begins, all kept values are in memory, with little room for a segment; later there is more.
@@ -159,9 +159,9 @@ class _Shape(NamedTuple):
         return [1.0] * self.equal + [self.factor**-index for index in range(1, self.shrinking + 1)]
 
 
-_FIRST = _Shape(1, 5, 1.6, False)
+_FIRST = _Segmentation(1, 5, 1.6, False)
 # Tried in turn, each from the best shape so far, again and again until none of them is better.
-_CHANGES: tuple[Callable[[_Shape], _Shape], ...] = (
+_CHANGES: tuple[Callable[[_Segmentation], _Segmentation], ...] = (
     lambda shape: shape._replace(equal=math.ceil(shape.equal * 1.25) + 1),
     lambda shape: shape._replace(factor=2 * shape.factor - 0.8),
     lambda shape: shape._replace(factor=0.5 * shape.factor + 0.5),
@@ -240,7 +240,7 @@ class _Search:
                 break
         return tried[shape]
 
-    def _longest(self, budget: int) -> _Shape:
+    def _longest(self, budget: int) -> _Segmentation:
         """The longest segments with which everything dropped fits the budget, else those with the fewest bytes."""
         tried: dict[int, int] = {}
 
@@ -265,7 +265,7 @@ class _Search:
         splits, value = self._scheduler.keep(start, budget, _PASSES)
         return _Kept(start, splits, value)
 
-    def _dropped(self, shape: _Shape) -> RecomputeSchedule:
+    def _dropped(self, shape: _Segmentation) -> RecomputeSchedule:
         """Returns the schedule of a shape: nodes run again when the first gradient of their segment is computed."""
         segments = self._cutter.splits(shape.shares, 1)
         if not shape.late:
