@@ -28,28 +28,28 @@ from echo.ir.training_node import TensorType, TrainingNode, why_not_reader
 
 def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
     """Forward entries of which operators that are not oneDNN's keep plain copies."""
-    return frozenset() if _keeps_none(training, device) else frozenset(_blocked_and_kept(training)[0])
+    return frozenset() if _makes_no_copies(training, device) else frozenset(_blocked_and_copied(training)[0])
 
 
 def with_layout_copies(training: TrainingGraph, device: str) -> TrainingGraph:
-    """The training graph with the bytes that each copy of a forward node would keep (`TrainingNode.kept`)."""
-    if _keeps_none(training, device):
+    """Returns the training graph with each `TrainingNode.layout_copy_bytes`."""
+    if _makes_no_copies(training, device):
         return training
     nodes = list(training.nodes)
-    for number, kept in _blocked_and_kept(training)[1].items():
-        nodes[number] = nodes[number].having(kept=kept)
+    for number, size in _blocked_and_copied(training)[1].items():
+        nodes[number] = nodes[number].having(layout_copy_bytes=size)
     return replace(training, nodes=tuple(nodes))
 
 
-def _keeps_none(training: TrainingGraph, device: str) -> bool:
+def _makes_no_copies(training: TrainingGraph, device: str) -> bool:
     return training.runner in (STATIC, DYNAMIC) or not has_layouts(training, device)
 
 
-def _blocked_and_kept(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
-    """The forward entries that may be in a layout of oneDNN's, and the bytes that each operator would keep for them."""
+def _blocked_and_copied(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
+    """The forward entries that may be in a oneDNN layout, and the bytes of plain copies that each operator makes."""
     inplace = blocks(training).inplace
     blocked: set[Entry] = set()
-    kept: dict[int, int] = {}
+    copied: dict[int, int] = {}
     for number, node in training.operators():
         if not node.forward:
             continue
@@ -57,10 +57,10 @@ def _blocked_and_kept(training: TrainingGraph) -> tuple[set[Entry], dict[int, in
         over = {o: inplace[first + o] for o in range(len(node.outputs)) if inplace[first + o] >= 0}
         inputs = {i for i, entry in enumerate(node.inputs) if Entry(entry.node, entry.index) in blocked}
         blocked |= {Entry(number, o) for o in _blocked_outputs(node, inputs, over)}
-        layout_copy_bytes = _kept(training, node, inputs, over)
+        layout_copy_bytes = _layout_copy_bytes(training, node, inputs, over)
         if layout_copy_bytes:
-            kept[number] = layout_copy_bytes
-    return blocked, kept
+            copied[number] = layout_copy_bytes
+    return blocked, copied
 
 
 def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> list[int]:
@@ -75,7 +75,9 @@ def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping
     return [output for output in candidates if may_be_blocked(node.outputs[output])]
 
 
-def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> int:
+def _layout_copy_bytes(
+    training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]
+) -> int:
     if spec(node.op).layout.onednn(node.attrs):
         return 0
     copied = Counter(inputs) + Counter(position for position in over.values() if position in inputs)
@@ -93,15 +95,15 @@ def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int],
 
 
 def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str:
-    """The name of an operator that may find another array instead of an input it ignores; empty where none may."""
+    """Returns the name of an operator that may find another array instead of a shape-only input, or an empty text."""
     if training.runner != EXECUTOR or not has_layouts(graph, device):
         return ""
-    kept = {training.entry_id(entry) for entry in training.outputs}  # nothing gets their memory
+    outputs = {training.entry_id(entry) for entry in training.outputs}  # nothing gets their memory
     for _, node in training.operators():
-        for position in node.ignored:
+        for position in node.shape_only:
             entry = node.inputs[position]
             source = training.nodes[entry.node]
-            if source.op != VARIABLE and entry.index not in source.external and training.entry_id(entry) not in kept:
+            if source.op != VARIABLE and entry.index not in source.external and training.entry_id(entry) not in outputs:
                 return node.name
     return ""
 
@@ -166,7 +168,7 @@ def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
         inside = {i: o for i, o, same in node.inplace if same}
         for position, entry in enumerate(node.inputs):
             source = Entry(entry.node, entry.index)
-            if position in node.ignored or not may_be_blocked(training.type_of(source)):
+            if position in node.shape_only or not may_be_blocked(training.type_of(source)):
                 continue
             first = chunk.get(source, source)
             if position in inside and spec(node.op).layout.identity:
@@ -275,7 +277,7 @@ def moved(
     of_chunk: dict[int, set[int]] = defaultdict(set)  # also of the copies in it
     for number, node in planned.operators():
         for position, entry in enumerate(node.inputs):
-            if position not in node.ignored:
+            if position not in node.shape_only:
                 readers[Entry(entry.node, entry.index)].append(number)
                 of_chunk[storage.chunk[planned.entry_id(entry)]].add(number)
 

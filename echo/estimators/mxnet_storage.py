@@ -146,7 +146,7 @@ class _Allocator:
         for _, node in training.operators():
             for position, entry in enumerate(node.inputs):
                 # a CachedOp counts what is read for its shape alone, and never gives it back
-                if position not in node.ignored or training.runner != EXECUTOR:
+                if position not in node.shape_only or training.runner != EXECUTOR:
                     self.readers[training.entry_id(entry)] += 1
         for entry in training.outputs:
             self.readers[training.entry_id(entry)] += 1
@@ -159,7 +159,7 @@ class _Allocator:
 
     def share_inputs(self, node: TrainingNode, first: int) -> None:
         taken: set[int] = set()
-        ignores_all = bool(node.inputs) and len(node.ignored) == len(node.inputs)
+        ignores_all = bool(node.inputs) and len(node.shape_only) == len(node.inputs)
         for position, output, may_be_identity in node.inplace:
             source, target = self.training.entry_id(node.inputs[position]), first + output
             old, new = self.training.type_of(node.inputs[position]), node.outputs[output]
@@ -192,7 +192,7 @@ class _Allocator:
         for position, entry in enumerate(node.inputs):
             source = self.training.entry_id(entry)
             chunk = self.chunk[source]
-            if position in node.ignored or chunk < 0 or source in self.stashed:
+            if position in node.shape_only or chunk < 0 or source in self.stashed:
                 continue
             self.pending[chunk] -= 1
             if self.pending[chunk] == 0:

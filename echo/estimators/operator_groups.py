@@ -30,7 +30,7 @@ def work(training: TrainingGraph, node: TrainingNode) -> Work:
     if spec((forward or node).op).cost.gathers:
         moved = 2 * min([moved, *(training.type_of(entry).bytes for entry in node.inputs[:1] if forward)])
     else:
-        read = (entry for position, entry in enumerate(node.inputs) if position not in node.ignored)
+        read = (entry for position, entry in enumerate(node.inputs) if position not in node.shape_only)
         moved += sum(training.type_of(entry).bytes for entry in read)
     # the gradients of a product are two products
     return Work(_flops(training, forward) * 2 if forward else _flops(training, node), max(moved, 1))

@@ -166,7 +166,7 @@ class ReferencePlanner:
         planned = self._planned(recompute, splits)
         clones = self._clones(planned)
         seconds = sum(self._seconds[number] for number in clones)
-        kept = sum(self._training.nodes[number].kept for number in clones)
+        kept = sum(self._training.nodes[number].layout_copy_bytes for number in clones)
         return Evaluation(tuple(plan_storage(planned, value).total + kept for value in match_ranges), seconds)
 
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:

@@ -233,17 +233,17 @@ def _exchanged(node: TrainingNode, forward: int, rule: GradientRule) -> Training
     read = _read(node, forward, rule)
     if rule.after == node.op:
         return node.having(inputs=read)
-    inplace, ignored = _facts(rule.after)
-    return node.having(op=rule.after, inputs=read, inplace=inplace, ignored=ignored)
+    inplace, shape_only = _facts(rule.after)
+    return node.having(op=rule.after, inputs=read, inplace=inplace, shape_only=shape_only)
 
 
 @functools.lru_cache(maxsize=None)
 def _facts(op: str) -> tuple[tuple[tuple[int, int, bool], ...], frozenset[int]]:
-    """The in-place options and the ignored inputs of a gradient operator, from MXNet's gradient of a tiny graph."""
+    """The in-place options and the shape-only inputs of a gradient operator, from MXNet's gradient of a tiny graph."""
     symbol = symbol_from(Node(VARIABLE, "x"), Node(op[len(_BACKWARD) :], "y", (Entry(0),)))
     graph = graph_of(symbol)
     training = training_graph(graph, infer_binding(symbol, {"x": (1,)}), mx.cpu())
     nodes = [node for node in training.nodes if node.op == op]
     if len(nodes) != 1:
         raise GraphError(f"expected one node {op} in a gradient, found {len(nodes)}")
-    return nodes[0].inplace, nodes[0].ignored
+    return nodes[0].inplace, nodes[0].shape_only

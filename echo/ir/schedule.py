@@ -60,7 +60,7 @@ class _Run:
         for position, entry in enumerate(self.training.nodes[node].inputs):
             copy = self.copy_at(entry, slot)
             is_there = copy == 0 or (entry.node, copy) in self.copies or entry.node in nodes
-            if not is_there and position not in self.training.nodes[node].ignored:
+            if not is_there and position not in self.training.nodes[node].shape_only:
                 nodes.append(entry.node)
         return nodes
 
@@ -100,7 +100,7 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
     last_use: dict[tuple[int, int], int] = {}  # (step at which it was made, output)
     for step, number in enumerate(order):
         for position, entry in enumerate(nodes[number].inputs):
-            if nodes[entry.node].is_variable or position in nodes[number].ignored:
+            if nodes[entry.node].is_variable or position in nodes[number].shape_only:
                 continue
             if entry.node not in last_run:
                 raise ValueError(f"step {step}: {nodes[number].name!r} reads {nodes[entry.node].name!r} before it ran")
@@ -215,9 +215,9 @@ class _Builder:
         for number, node in self.training.operators():
             if node.forward or all(entry[:2] not in self.again for entry in node.inputs):
                 continue
-            self.add_clones((e for position, e in enumerate(node.inputs) if position not in node.ignored), number)
+            self.add_clones((e for position, e in enumerate(node.inputs) if position not in node.shape_only), number)
             inputs = tuple(
-                entry if position in node.ignored else self.redirected(entry, number)
+                entry if position in node.shape_only else self.redirected(entry, number)
                 for position, entry in enumerate(node.inputs)
             )
             self.nodes[number] = node.having(inputs=inputs)

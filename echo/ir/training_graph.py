@@ -171,7 +171,7 @@ class TrainingGraph:
         entry_begin = np.array(self.first_entry, np.int32)
         input_begin = _begins([len(node.inputs) for node in nodes])
         ignored = np.zeros(len(reads.reader), np.uint8)
-        ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.ignored]] = 1
+        ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.shape_only]] = 1
         external, untouched = np.zeros((2, len(tensors)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
         untouched[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.untouched]] = 1
@@ -195,7 +195,7 @@ class TrainingGraph:
             "external": external,
             "untouched": untouched,
             "output_entry": np.array(list(map(self.entry_id, self.outputs)), np.int32),
-            "kept": np.array([node.kept for node in nodes], np.int64),
+            "kept": np.array([node.layout_copy_bytes for node in nodes], np.int64),
         }
 
     @cached_property
@@ -227,7 +227,7 @@ class TrainingGraph:
             if node.forward:
                 continue
             for position, entry in enumerate(node.inputs):
-                if position not in node.ignored and self.nodes[entry.node].forward:
+                if position not in node.shape_only and self.nodes[entry.node].forward:
                     readers.setdefault(Entry(entry.node, entry.index), []).append(number)
         return {entry: tuple(numbers) for entry, numbers in readers.items()}
 

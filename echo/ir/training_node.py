@@ -68,12 +68,13 @@ class TrainingNode:
     """One node of a training graph.
 
     ``user`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
-    (input, output, identity) for outputs that may take over an input's memory. ``ignored`` are inputs read for their
+    (input, output, identity) for outputs that may take over an input's memory. ``shape_only`` are inputs read for their
     shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
     ``untouched`` are outputs that MXNet plans memory for and then never touches, so that echo's own storage assignment
     plans none: those that the node adds to another array (MXNet's pass DetectInplaceAddTo comes after that of memory),
-    and unread gradients of operators that then leave them out (``echo/native/hook/unused_outputs.h``). ``kept`` are
-    bytes that each copy of a forward node would keep in addition to all that is planned (`echo.estimators.inplace`).
+    and unread gradients of operators that then leave them out (``echo/native/hook/unused_outputs.h``).
+    ``layout_copy_bytes`` are bytes that each copy of a forward node would keep in addition to all that is planned
+    (`echo.estimators.inplace`).
     """
 
     op: str
@@ -85,13 +86,13 @@ class TrainingNode:
     forward: bool = True
     user: int | None = None
     inplace: tuple[tuple[int, int, bool], ...] = ()
-    ignored: frozenset[int] = frozenset()
+    shape_only: frozenset[int] = frozenset()
     external: frozenset[int] = frozenset()
     untouched: frozenset[int] = frozenset()
     random: bool = False
     stateful: bool = False
     mutates: bool = False
-    kept: int = 0
+    layout_copy_bytes: int = 0
 
     @property
     def is_variable(self) -> bool:
@@ -130,13 +131,13 @@ def node_to_json(node: TrainingNode) -> dict[str, Any]:
         "forward": node.forward,
         "user": node.user,
         "inplace": [list(pair) for pair in node.inplace],
-        "ignored": sorted(node.ignored),
+        "ignored": sorted(node.shape_only),
         "external": sorted(node.external),
         "untouched": sorted(node.untouched),
         "random": node.random,
         "stateful": node.stateful,
         "mutates": node.mutates,
-        **({"kept": node.kept} if node.kept else {}),
+        **({"kept": node.layout_copy_bytes} if node.layout_copy_bytes else {}),
     }
 
 
@@ -152,13 +153,13 @@ def node_from_json(value: Mapping[str, Any]) -> TrainingNode:
         forward=bool(value["forward"]),
         user=None if value["user"] is None else int(value["user"]),
         inplace=tuple((int(i), int(o), bool(same)) for i, o, same in value["inplace"]),
-        ignored=frozenset(map(int, value["ignored"])),
+        shape_only=frozenset(map(int, value["ignored"])),
         external=frozenset(map(int, value["external"])),
         untouched=frozenset(map(int, value["untouched"])),
         random=bool(value["random"]),
         stateful=bool(value["stateful"]),
         mutates=bool(value["mutates"]),
-        kept=int(value.get("kept", 0)),
+        layout_copy_bytes=int(value.get("kept", 0)),
     )
 
 
@@ -193,8 +194,10 @@ def _check_positions(number: int, node: TrainingNode) -> None:
                 f"expected inputs below {inputs} and outputs below {outputs}"
             )
     for name, positions, count in (
-        ("ignored", node.ignored, inputs), ("external", node.external, outputs), ("untouched", node.untouched, outputs),
-    ):  # fmt: skip
+        ("shape_only", node.shape_only, inputs),
+        ("external", node.external, outputs),
+        ("untouched", node.untouched, outputs),
+    ):
         if positions and not _within(positions, count):
             raise GraphError(f"node {number} ({node.name!r}): {name}: expected numbers below {count}, got {positions}")
 

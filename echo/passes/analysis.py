@@ -137,7 +137,7 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
             continue
         if (
             (spec(node.op).layout.clone_layout_may_differ and number not in settled)
-            or node.ignored
+            or node.shape_only
             or not request.framework.hook
         ):
             reasons[number] = _UNSETTLED
@@ -163,7 +163,7 @@ def _why_outputs_stay(training: TrainingGraph, device: str) -> dict[int, str]:
     for number, node in training.operators():
         if changing and node.forward and any(Entry(*entry[:2]) in changing for entry in node.inputs):
             reasons[number] = f"it reads what {_RELAID} in place behind it"
-        for position in node.ignored if layouts else ():
+        for position in node.shape_only if layouts else ():
             entry = node.inputs[position]
             if may_be_blocked(training.type_of(entry)):  # it reads the shape of the array that is there by then
                 reasons[entry.node] = f"{node.name!r} reads its shape, and would meet another layout"

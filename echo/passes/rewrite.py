@@ -145,7 +145,7 @@ class Confirm:
         if late and match_range != ASSIGNED:
             reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
             return Confirmed(training.planned_bytes, False, reason)
-        kept = _kept(training, marks_of(request.graph, rewritten.graph))
+        kept = _layout_copy_bytes(training, marks_of(request.graph, rewritten.graph))
         reason = "" if request.options.recompute else _too_little(request, training, planned + kept)
         return (
             Confirmed(training.planned_bytes, False, reason)
@@ -177,11 +177,15 @@ def _too_dear(
     return "" if part >= RULES.gain else f"recomputation would save {part:.1%} of all bytes for {cost:.1%} of the time"
 
 
-def _kept(training: TrainingGraph, marks: Iterable[Mark]) -> int:
+def _layout_copy_bytes(training: TrainingGraph, marks: Iterable[Mark]) -> int:
     """The bytes that all copies of the marked nodes keep alongside planned memory."""
     copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
     # a node that MXNet merges into an equal one is not counted: that one is
-    return sum(node.kept * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None)
+    return sum(
+        node.layout_copy_bytes * copies.get(node.user, 0)
+        for _, node in training.operators()
+        if node.user is not None
+    )
 
 
 # The plan that the user reads: a decision on every feature map, with its reason.
@@ -216,7 +220,7 @@ class Explain:
         return Plan(
             decisions=tuple(explain.decisions()),
             before=memory(request, _stock(request, training), training.planned_bytes),
-            after=_with_kept(memory(request, after, confirmed.planned_bytes), confirmed.layout_copy_bytes),
+            after=_with_layout_copies(memory(request, after, confirmed.planned_bytes), confirmed.layout_copy_bytes),
             match_range=match_range,
             step_seconds=overhead.step_seconds,
             overhead_seconds=seconds,
@@ -244,7 +248,7 @@ def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
     return Memory(planned, held.peak, dict(held.static), dict(held.at_peak), dict(held.layers))
 
 
-def _with_kept(planned: Memory, kept: int) -> Memory:
+def _with_layout_copies(planned: Memory, kept: int) -> Memory:
     return replace(planned, static={**planned.static, KEPT: kept}) if kept else planned
 
 

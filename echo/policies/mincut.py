@@ -214,7 +214,7 @@ def _read(problem: Problem, number: int) -> list[Entry]:
     read = [
         Entry(entry.node, entry.index)
         for position, entry in enumerate(node.inputs)
-        if position not in node.ignored and not training.nodes[entry.node].is_variable
+        if position not in node.shape_only and not training.nodes[entry.node].is_variable
     ]
     return [*read, Entry(number, 1)] if node.is_masked else read
 

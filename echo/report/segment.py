@@ -127,7 +127,7 @@ class _Facts:
                     self.readers[source].add(number)
                     self.beside[source].add(number)
                     self.beside[number].add(source)
-                elif place not in node.ignored:
+                elif place not in node.shape_only:
                     kept.add(entry.node)
                     self.read.update(() if number in original else (source,))
         self.role = {number: self._role(number, again, kept) for number in sorted(forward)}

@@ -217,7 +217,7 @@ def naive_timeline(training: TrainingGraph, storage: Storage) -> list[int]:
     readers: dict[tuple[int, int], list[int]] = {key: [key[0]] for key in ids}
     for number, node in enumerate(training.nodes):
         for position, entry in enumerate(node.inputs):
-            if position not in node.ignored:
+            if position not in node.shape_only:
                 readers[entry.node, entry.index].append(number)
     for entry in training.outputs:
         readers[entry.node, entry.index].append(len(training.nodes))

@@ -90,7 +90,7 @@ def structure(training: TrainingGraph) -> list[Any]:
             node.control_deps,
             node.outputs,
             node.inplace,
-            node.ignored,
+            node.shape_only,
             node.external,
         )
         for node in training.nodes
@@ -221,7 +221,7 @@ def test_inputs_read_for_their_shape_stay() -> None:
     y = b.forward("tanh", "y", (4,), x)
     z = b.forward("tanh", "z", (4,), y)
     head = b.variable("head", 4, forward=False)
-    gradient = b.backward("_backward_z", "gz", (4,), head, y, z, ignored=frozenset({1}))
+    gradient = b.backward("_backward_z", "gz", (4,), head, y, z, shape_only=frozenset({1}))
     planned = with_clones(b.graph([z, gradient]), [y, z])
     names = [node.name for node in planned.nodes]
     (reader,) = (node for node in planned.nodes if node.name == "gz")

@@ -80,7 +80,7 @@ def small_graph() -> tuple[TrainingGraph, dict[str, Entry]]:
     y = b.forward("tanh", "tanh", (4,), x)
     z = b.forward("elemwise_mul", "mul", (4,), y, x)
     head = b.variable("head", 4, forward=False)
-    gy = b.backward("_backward_mul", "gmul", (4,), head, y, x, ignored=frozenset({2}), control_deps=(z.node,))
+    gy = b.backward("_backward_mul", "gmul", (4,), head, y, x, shape_only=frozenset({2}), control_deps=(z.node,))
     gx = b.backward("_backward_tanh", "gtanh", (4,), gy, y, control_deps=(y.node,), external=frozenset({0}))
     return b.graph([z, gx]), {"x": x, "y": y, "z": z, "gy": gy, "gx": gx}
 

@@ -26,8 +26,8 @@ from tests.support.made_graphs import Builder
 
 NODE = TrainingNode(
     "Dropout", "drop", (TensorType((2, 3)), TensorType((2, 3), 3)), (Entry(1), Entry(2, 1)), (0,), {"p": "0.5"},
-    forward=False, user=None, inplace=((0, 0, True),), ignored=frozenset({1}), external=frozenset({0}),
-    untouched=frozenset({1}), random=True, stateful=True, mutates=True, kept=7,
+    forward=False, user=None, inplace=((0, 0, True),), shape_only=frozenset({1}), external=frozenset({0}),
+    untouched=frozenset({1}), random=True, stateful=True, mutates=True, layout_copy_bytes=7,
 )  # fmt: skip
 
 
@@ -58,8 +58,8 @@ def test_json_there_and_back() -> None:
 
 
 def test_having_is_replace() -> None:
-    other = NODE.having(name="other", kept=0)
-    assert (other.name, other.kept, other.op, other.inputs) == ("other", 0, "Dropout", NODE.inputs)
+    other = NODE.having(name="other", layout_copy_bytes=0)
+    assert (other.name, other.layout_copy_bytes, other.op, other.inputs) == ("other", 0, "Dropout", NODE.inputs)
     assert NODE.name == "drop"
 
 
@@ -101,8 +101,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "in place of an input far away": ({"inplace": ((5_000_000, 0, False),)}, "inplace: there is no pair of input 5"),
     "in place of a negative input": ({"inplace": ((-1, 0, True),)}, "inplace"),
     "in place, by an output that is not there": ({"inplace": ((0, 1, False),)}, "input 0 and output 1"),
-    "ignores an input that is not there": ({"ignored": frozenset({2})}, "ignored: expected numbers below 2"),
-    "ignores a negative input": ({"ignored": frozenset({-1})}, "ignored"),
+    "ignores an input that is not there": ({"shape_only": frozenset({2})}, "shape_only: expected numbers below 2"),
+    "ignores a negative input": ({"shape_only": frozenset({-1})}, "shape_only"),
     "an external output that is not there": ({"external": frozenset({1})}, "external: expected numbers below 1"),
     "an untouched output that is not there": ({"untouched": frozenset({0, 7})}, "untouched: expected numbers below 1"),
 }

@@ -273,7 +273,7 @@ class _Reads:
         return {
             Entry(entry.node, entry.index)
             for position, entry in enumerate(node.inputs)
-            if position not in node.ignored and not self.training.nodes[entry.node].is_variable
+            if position not in node.shape_only and not self.training.nodes[entry.node].is_variable
         }
 
     def _read_by_copy(self, number: int) -> set[Entry]:

@@ -125,7 +125,7 @@ def test_a_plan_says_what_is_kept_and_counts_it() -> None:
 
 def test_only_what_is_not_onednns_keeps_copies() -> None:
     training = with_layout_copies(captured(network(ENDS["relu"])), "cpu")
-    kept = {node.op: node.kept for _, node in training.operators() if node.kept}
+    kept = {node.op: node.layout_copy_bytes for _, node in training.operators() if node.layout_copy_bytes}
     assert kept == {"relu": 2 * MAP, "mean": MAP}  # in place over the output of BatchNorm, whose layout stays
     ops = {training.nodes[entry.node].op for entry in copied(training, "cpu")}
     assert ops == {"Convolution", "BatchNorm", "relu"}
@@ -134,7 +134,7 @@ def test_only_what_is_not_onednns_keeps_copies() -> None:
 @pytest.mark.parametrize(("act_type", "kept"), [("softsign", True), ("relu", False), ("tanh", False)])
 def test_an_activation_keeps_copies_where_it_is_not_onednns(act_type: str, kept: bool) -> None:
     training = with_layout_copies(captured(network(lambda F, x: F.Activation(x, act_type=act_type))), "cpu")
-    found = [node.kept for _, node in training.operators() if node.op == "Activation"]
+    found = [node.layout_copy_bytes for _, node in training.operators() if node.op == "Activation"]
     assert all((size > 0) == kept for size in found)
 
 
@@ -148,17 +148,17 @@ def test_nobody_keeps_copies_elsewhere() -> None:
         assert not copied(other, "cpu")
     assert copied(replace(training, runner=SHAPED), "cpu")
     dense = S.MakeLoss(S.mean(S.relu(S.FullyConnected(S.var("data"), num_hidden=4))))
-    assert not any(node.kept for _, node in with_layout_copies(captured(dense), "cpu").operators())
+    assert not any(node.layout_copy_bytes for _, node in with_layout_copies(captured(dense), "cpu").operators())
 
 
 def test_all_planners_count_what_copies_keep() -> None:
     training = with_layout_copies(captured(network(ENDS["hard swish"])), "cpu")
-    without = replace(training, nodes=tuple(node.having(kept=0) for node in training.nodes))
+    without = replace(training, nodes=tuple(node.having(layout_copy_bytes=0) for node in training.nodes))
     clip = [number for number, node in training.operators() if node.op == "_plus_scalar"]
     choice = np.zeros(training.first_entry[-1], np.uint8)
     choice[[training.entry_id(Entry(number)) for number in clip]] = 1
     clones = with_clones(training, [Entry(number) for number in clip])
-    kept = sum(node.kept for node in clones.nodes if not node.forward and node.user is not None)
+    kept = sum(node.layout_copy_bytes for node in clones.nodes if not node.forward and node.user is not None)
     assert kept == MAP * len(clip)
     seconds, ranges = [0.0] * len(training.nodes), (16, 1, -1)
     for planner in (StoragePlanner, ReferencePlanner):
@@ -171,7 +171,7 @@ def test_all_planners_count_what_copies_keep() -> None:
     for measure in (LIVE, CHUNKS):
         own, less = (Scheduler(graph, seconds, measure) for graph in (training, without))
         steps = own.steps(splits)
-        again = sum(training.nodes[step.node].kept for step in steps if step.node != step.slot)
+        again = sum(training.nodes[step.node].layout_copy_bytes for step in steps if step.node != step.slot)
         assert own.simulate(splits).bytes - less.simulate(splits).bytes == again > 0
 
 
