@@ -54,13 +54,14 @@ _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 @dataclass(frozen=True)
 class Candidates:
-    """Recomputable entries by node, of light and of compute-heavy operators; ``forced`` are the entries of the nodes
-    that the user insists on. ``refused`` says for every other forward operator why it stays stashed.
+    """Recomputable entries by node, of light and of compute-heavy operators.
+
+    ``must_recompute`` are the entries of the nodes that the user insists on. ``refused`` says for every other forward operator why it stays stashed.
     """
 
     light: Mapping[int, tuple[Entry, ...]]
     heavy: Mapping[int, tuple[Entry, ...]]
-    forced: frozenset[Entry]
+    must_recompute: frozenset[Entry]
     refused: Mapping[int, str]
 
 
@@ -84,7 +85,7 @@ class FindCandidates:
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
         refused: dict[int, str] = {}
-        forced: set[Entry] = set()
+        must_recompute: set[Entry] = set()
         for number, node in training.operators():
             if not node.forward:
                 continue
@@ -101,12 +102,12 @@ class FindCandidates:
             outputs = all_outputs(node, request.framework.hook)
             entries = tuple([Entry(number, output) for output in outputs])
             if number in recompute:
-                forced.update(entries)
+                must_recompute.update(entries)
             elif spec(node.op).cost.heavy:
                 heavy[number] = entries
             else:
                 light[number] = entries
-        return Candidates(light, heavy, frozenset(forced), refused)
+        return Candidates(light, heavy, frozenset(must_recompute), refused)
 
 
 def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[int], keep: Mapping[int, str]) -> str:

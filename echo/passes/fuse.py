@@ -49,7 +49,7 @@ class Fuse:
             return Fused(request.graph, notes=(Note(_BITS.format(name=repr(norm))),), bits=norm)
         user_constraints, framework = request.options.user_constraints, request.framework
         fused = with_operators(request, MASKS if self.layers else MASKS | LAYERS)
-        if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in user_constraints):
+        if not all(named(request.graph, (each,)) or named(fused.graph, (each,)) for each in user_constraints):
             return Fused(request.graph)  # so that the error names the user's own operators
         if fused.places and framework.why_no_fusion:
             return Fused(request.graph, notes=(Note(f"no operator is fused: {framework.why_no_fusion}"),))

@@ -182,9 +182,7 @@ def _layout_copy_bytes(training: TrainingGraph, marks: Iterable[Mark]) -> int:
     copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
     # a node that MXNet merges into an equal one is not counted: that one is
     return sum(
-        node.layout_copy_bytes * copies.get(node.user, 0)
-        for _, node in training.operators()
-        if node.user is not None
+        node.layout_copy_bytes * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None
     )
 
 
@@ -298,7 +296,7 @@ class _Reasons:
                 )
 
     def recompute_reason(self, entry: Entry) -> str:
-        if entry in self.candidates.forced:
+        if entry in self.candidates.must_recompute:
             return "the user insists on it"
         node = self.training.nodes[entry.node]
         sources = dict.fromkeys(self.training.nodes[source.node].name for source in node.inputs)

@@ -72,14 +72,14 @@ class Select:
         self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: CostModel
     ) -> Selection:
         limit = _max_bytes(request, training)
-        light = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
+        light = _problem(request, training, candidates.light, candidates.must_recompute, segments, overhead, limit)
         if limit is None:
             selection = _solve(request, light)
             few = request.warm_start is not None and _tries_all(training, light.candidates, light.effort)
             return selection if few else _with_warm_start(light, selection)
         everything = {**candidates.light, **candidates.heavy}
         more = partition(training, everything)
-        heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
+        heavy = _problem(request, training, everything, candidates.must_recompute, more, overhead, limit)
         heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
         return _with_warm_start(heavy, _within(request, light, heavy, limit))
 
@@ -128,7 +128,7 @@ def _problem(
     request: Request,
     training: TrainingGraph,
     candidates: Mapping[int, tuple[Entry, ...]],
-    forced: frozenset[Entry],
+    must_recompute: frozenset[Entry],
     segments: Segments,
     overhead: CostModel,
     max_bytes: int | None,
@@ -136,19 +136,19 @@ def _problem(
     evaluator, effort = request.framework.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
     default_range = request.framework.match_range
-    as_it_is = bool(request.memory_frozen_reason)
-    other_ranges = () if as_it_is else tuple(value for value in MATCH_RANGES if value != default_range)
+    frozen = bool(request.memory_frozen_reason)
+    other_ranges = () if frozen else tuple(value for value in MATCH_RANGES if value != default_range)
     warm_start = request.warm_start
     few = _tries_all(training, candidates, effort)
     fits = warm_start is not None and (request.follows or (not few and warm_start.fits(training, candidates)))
-    assigns = request.framework.hook and training.runner != DYNAMIC and not as_it_is
+    assigns = request.framework.hook and training.runner != DYNAMIC and not frozen
     return Problem(
         training=training,
         overhead=overhead,
         evaluator=evaluator,
         candidates=candidates,
         segments=segments,
-        forced=forced,
+        must_recompute=must_recompute,
         match_ranges=(default_range, *other_ranges),
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
@@ -185,9 +185,9 @@ def _moved(request: Request, problem: Problem, selection: Selection) -> frozense
     if not request.framework.hook:
         return frozenset()
     refused = moved(problem.training, request.framework.device, selection.recompute, selection.splits)
-    forced = sorted(refused & {entry.node for entry in problem.forced})
-    if forced:
-        node = problem.training.nodes[forced[0]]
+    must_recompute = sorted(refused & {entry.node for entry in problem.must_recompute})
+    if must_recompute:
+        node = problem.training.nodes[must_recompute[0]]
         raise OptionError(
             f"recompute: {node.name!r} ({node.op}) cannot be recomputed: an operator beside it would not work in place "
             "as it does in your graph, which may change last bits"
@@ -221,7 +221,7 @@ def _with_warm_start(problem: Problem, selection: Selection) -> Selection:
 
 
 def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
-    offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.forced
+    offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.must_recompute
     return frozenset(entry for entry in offered if choice[problem.training.entry_id(entry)])
 
 

@@ -58,7 +58,7 @@ class WhatIf:
     def _entries(self, number: int, output: int) -> list[Entry]:
         """Returns the candidate entries of one decision: this output, or without the hook all of the node's."""
         offered = [*self._candidates.light.get(number, ()), *self._candidates.heavy.get(number, ())]
-        offered += [entry for entry in self._candidates.forced if entry.node == number]
+        offered += [entry for entry in self._candidates.must_recompute if entry.node == number]
         if Entry(number, output) not in offered:
             return []
         return [Entry(number, output)] if self.request.framework.hook else offered

@@ -205,7 +205,7 @@ def problem_of_graph(
         evaluator=LiveEvaluator(training, seconds),
         candidates=candidates,
         segments=partition(training, candidates),
-        forced=frozenset(),
+        must_recompute=frozenset(),
         match_ranges=(1,),  # live bytes do not depend on it
         max_seconds=max_seconds,
         max_bytes=max_bytes,

@@ -110,7 +110,7 @@ class IntegerProgram:
         """Solves one program until ``end``; None where it found no schedule."""
         from echo.policies.solvers.milp import Model
 
-        if start is None and problem.may_split and not problem.forced:
+        if start is None and problem.may_split and not problem.must_recompute:
             start = RuinRecreate().choose(replace(problem, max_bytes=max_bytes, max_seconds=max_seconds))
         model = Model(problem, max_bytes, max_seconds)
         left = end - time.monotonic()

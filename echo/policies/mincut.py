@@ -179,7 +179,7 @@ def _freed(training: TrainingGraph) -> set[Entry]:
 
 
 def _recomputable(problem: Problem) -> set[Entry]:
-    return {Entry(e.node, e.index) for entries in problem.candidates.values() for e in entries} | problem.forced
+    return {Entry(e.node, e.index) for entries in problem.candidates.values() for e in entries} | problem.must_recompute
 
 
 def _sink_side(problem: Problem, price: float, sizes: Mapping[Entry, int], after: int) -> set[object]:
@@ -189,7 +189,7 @@ def _sink_side(problem: Problem, price: float, sizes: Mapping[Entry, int], after
     """
     training, recomputable = problem.training, _recomputable(problem)
     number_of: dict[object, int] = defaultdict(lambda: len(number_of) + 2)  # of entries, and of nodes that run again
-    network = Network(2 + len(problem.candidates) + len(problem.forced) + training.first_entry[-1])
+    network = Network(2 + len(problem.candidates) + len(problem.must_recompute) + training.first_entry[-1])
     nodes = sorted({entry.node for entry in recomputable})
     for node in nodes:
         capacity = round(price * problem.overhead.seconds[node])
@@ -201,7 +201,7 @@ def _sink_side(problem: Problem, price: float, sizes: Mapping[Entry, int], after
         if not training.nodes[entry.node].is_variable and readers[-1] > after:
             network.add(number_of[entry], _SINK, UNLIMITED)
     for entry in [key for key in number_of if isinstance(key, Entry)]:
-        capacity = UNLIMITED if entry in problem.forced else sizes.get(entry, 0)
+        capacity = UNLIMITED if entry in problem.must_recompute else sizes.get(entry, 0)
         network.add(number_of[entry.node] if entry in recomputable else _SOURCE, number_of[entry], capacity)
     is_behind = network.sink_side(_SOURCE, _SINK)
     return {key for key, number in number_of.items() if is_behind[number]}

@@ -140,7 +140,7 @@ class Problem:
     """One training graph, the candidates for recomputation, and the limits.
 
     ``candidates`` maps each node that the policy may choose to its recomputable entries, ``segments`` groups them
-    between compute-heavy operators; ``forced`` are entries that the user insists on. ``max_seconds`` bounds the
+    between compute-heavy operators; ``must_recompute`` are entries that the user insists on. ``max_seconds`` bounds the
     recomputation in a step, ``max_bytes`` the planned memory: the policy aims at the fastest choice within
     ``max_bytes``, without it at the smallest. ``match_ranges[0]`` is the one that MXNet uses by itself; where
     ``assigns``, echo's own storage assignment is another way to plan storage (`ASSIGNED`), with ``assigned_only`` the
@@ -154,7 +154,7 @@ class Problem:
     evaluator: Evaluator
     candidates: Mapping[int, tuple[Entry, ...]]
     segments: Segments
-    forced: frozenset[Entry]
+    must_recompute: frozenset[Entry]
     match_ranges: tuple[int, ...]
     max_seconds: float | None = None
     max_bytes: int | None = None
@@ -174,9 +174,9 @@ class Problem:
         return (*self.match_ranges, ASSIGNED) if self.assigns else self.match_ranges
 
     def choice(self, nodes: Sequence[int] = ()) -> Choice:
-        """The choice that recomputes these candidates and the forced entries."""
+        """The choice that recomputes these candidates, and the entries that must be recomputed."""
         choice = np.zeros(self.evaluator.entries, np.uint8)
-        for entry in self.forced:
+        for entry in self.must_recompute:
             choice[self.training.entry_id(entry)] = 1
         for node in nodes:
             choice[self.entry_ids(node)] = 1

@@ -275,8 +275,9 @@ def _text(graph: Graph, variable: int, readers: tuple[int, ...]) -> str:
     fused = [graph.nodes[number].name for number in readers if graph.nodes[number].op.startswith(PREFIX)]
     kept = tuple(graph.nodes[number].name for number in readers if graph.nodes[number].name not in fused)
     shown = f"keep={kept[:3] if len(kept) < 4 else (*kept[:3], '...')}" if kept else ""
-    wish = " and ".join(wish for wish in (shown, "fuse=False" if fused else "") if wish)
+    options = " and ".join(option for option in (shown, "fuse=False" if fused else "") if option)
     return (
         f"{written_early(graph.nodes[variable].name)}, and the plan computes {first.name!r} ({first.op}){more} from it "
-        f"again in backward: {_MIXTURE}. Write it behind backward, or plan with {wish}, or train without echo (ECHO=0)"
+        f"again in backward: {_MIXTURE}. Write it behind backward, or plan with {options}, or train without echo "
+        "(ECHO=0)"
     )

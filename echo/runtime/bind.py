@@ -104,7 +104,7 @@ def _bound(user: Symbol, request: BindRequest, rebinder: Rebinder, choice: BindP
     return executor
 
 
-def as_it_is(request: BindRequest) -> mx.executor.Executor:
+def bind_unmodified(request: BindRequest) -> mx.executor.Executor:
     """Has MXNet bind the user's own symbol, without a plan."""
     with own_binds():
         return request.call(plain(request.symbol))
@@ -157,7 +157,7 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         on_error = RaiseUnmetRequests(self.options)
         return on_error(
             lambda options: with_plan(request, options, on_error, self.graph, self.plans.append),
-            lambda: as_it_is(request),
+            lambda: bind_unmodified(request),
         )
 
 

@@ -232,4 +232,4 @@ def test_operators_with_state_are_not_offered_to_a_cached_op() -> None:
     assert parts in FindCandidates().run(request, case.training).light
     refused = FindCandidates().run(request, as_run(case, DYNAMIC)).refused
     assert refused[parts] == "SliceChannel keeps state, for which a CachedOp has no room twice"
-    assert Entry(parts) not in FindCandidates().run(request, as_run(case, STATIC)).forced
+    assert Entry(parts) not in FindCandidates().run(request, as_run(case, STATIC)).must_recompute

@@ -106,7 +106,7 @@ def test_operators_are_sorted() -> None:
     candidates = found(case)
     assert names(case, candidates.light) >= {"enc_tanh", "enc_drop", "dec_tanh", "parts"}
     assert names(case, candidates.heavy) == {"enc_fc", "dec_fc"}
-    assert not candidates.forced
+    assert not candidates.must_recompute
     reasons = {case.training.nodes[number].name: reason for number, reason in candidates.refused.items()}
     assert reasons["softmax"] == "an output of the symbol lives to the end anyway"
 
@@ -120,7 +120,7 @@ def test_mode_dependent_maps_stay_if_inference_draws_random_numbers() -> None:
     assert reasons["noise"] == "_random_uniform is not known to be safe to run twice"
     for name in ("enc_drop", "enc_fc", "dec_fc"):
         assert reasons[name].startswith("in inference the graph draws random numbers")
-    assert {entry.node for entry in found(case, recompute="enc_drop").forced}
+    assert {entry.node for entry in found(case, recompute="enc_drop").must_recompute}
     block = replace(case, training=replace(case.training, runner=DYNAMIC))
     assert "enc_drop" in names(case, found(block).light)
 
@@ -211,9 +211,9 @@ def test_a_name_with_brackets_matches_itself() -> None:
 def test_nodes_that_match_recompute_are_forced(name: str) -> None:
     case = network()
     candidates = found(case, recompute=name)
-    (number,) = {entry.node for entry in candidates.forced}
+    (number,) = {entry.node for entry in candidates.must_recompute}
     assert case.training.nodes[number].name == name
-    assert candidates.forced >= {Entry(number, 0)}
+    assert candidates.must_recompute >= {Entry(number, 0)}
     assert number not in candidates.light
     assert number not in candidates.heavy
     assert number not in candidates.refused

@@ -31,7 +31,7 @@ def recomputed(problem: Problem, splits: RecomputeSchedule) -> set[str]:
 
 
 def entries(problem: Problem, splits: RecomputeSchedule) -> frozenset[Entry]:
-    return frozenset(entry for number in splits for entry in problem.candidates[number]) | problem.forced
+    return frozenset(entry for number in splits for entry in problem.candidates[number]) | problem.must_recompute
 
 
 # (a) A cell whose output is the tanh: there is nothing to save ----------------------------------------------
@@ -171,12 +171,14 @@ def test_seconds_are_bounded(name: str, bound: float, policy: Echo | Search) -> 
 def test_forced_entries_are_chosen_even_beyond_the_bound(policy: Echo | Search) -> None:
     problem = problem_of(any_case("dropout").training)
     number, *others = sorted(problem.candidates)
-    forced = frozenset(problem.candidates[number])
+    must_recompute = frozenset(problem.candidates[number])
     rest = {other: problem.candidates[other] for other in others}
     segments = partition(problem.training, rest)
-    problem = replace(problem, candidates=rest, segments=segments, forced=forced, max_seconds=0.0, effort=100_000)
+    problem = replace(
+        problem, candidates=rest, segments=segments, must_recompute=must_recompute, max_seconds=0.0, effort=100_000
+    )
     choice = problem.choice(list(policy.choose(problem)))
-    assert all(choice[problem.training.entry_id(entry)] for entry in forced)
+    assert all(choice[problem.training.entry_id(entry)] for entry in must_recompute)
 
 
 @BOTH

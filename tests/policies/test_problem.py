@@ -127,7 +127,7 @@ def problem(**changes: Any) -> Problem:
 
 
 def test_a_choice_has_what_is_forced_and_what_is_chosen() -> None:
-    made = problem(forced=frozenset({Entry(0)}))
+    made = problem(must_recompute=frozenset({Entry(0)}))
     assert made.choice([2]).nonzero()[0].tolist() == [0, 2]
     assert made.choice().nonzero()[0].tolist() == [0]
     assert made.chosen(made.choice([2, 3])) == {node: (5,) for node in (0, 2, 3)}

@@ -84,7 +84,7 @@ def problem_of(
             "evaluator": planner(training, overhead.seconds),
             "candidates": candidates,
             "segments": partition(training, candidates),
-            "forced": frozenset(),
+            "must_recompute": frozenset(),
             "match_ranges": (16, 1, 2, 4),
             **limits,
         }

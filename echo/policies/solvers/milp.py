@@ -167,9 +167,9 @@ class Model:
         for (_, node), column in self.run.items():
             runs[node].append(column)
         for node, columns in runs.items():
-            forced = node in self.graph.forced
+            must_recompute = node in self.graph.must_recompute
             for entry in self.graph.again_of[node]:
-                if forced:
+                if must_recompute:
                     self.program.row({self.kept[0, entry]: 1.0}, 0.0, 0.0)
                 elif not self.problem.may_split:  # all readers read the copy of a node that runs again
                     terms = {self.kept[0, entry]: 1.0, **dict.fromkeys(columns, 1.0)}
@@ -240,8 +240,8 @@ class _Reads:
         self.forward = [number for number, node in training.operators() if node.forward]
         self.backward = [number for number, node in training.operators() if not node.forward]
         self.to_the_end = frozenset(Entry(entry.node, entry.index) for entry in training.outputs)
-        self.forced = {entry.node for entry in problem.forced}
-        offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.forced
+        self.must_recompute = {entry.node for entry in problem.must_recompute}
+        offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.must_recompute
         self.again = frozenset(Entry(e.node, e.index) for e in offered) - self.to_the_end
         self.again_of: dict[int, list[Entry]] = defaultdict(list)
         for entry in sorted(self.again):

@@ -30,7 +30,7 @@ _AIMS = 4  # budgets aimed at, where the planned storage needs more than the sch
 
 def can_fit(problem: Problem) -> bool:
     """Whether the scheduler can plan this graph: not in a CachedOp, which plans each pass by itself."""
-    return problem.may_split and not problem.forced and bool(problem.candidates)
+    return problem.may_split and not problem.must_recompute and bool(problem.candidates)
 
 
 @dataclass(frozen=True)
