@@ -76,7 +76,7 @@ class MxnetFramework:
         self._stock_bytes: int | None = None
         self._training: TrainingGraph | None = None
         self._implemented: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
-        self._overhead: tuple[TrainingGraph, CostModel] | None = None
+        self._costs: tuple[TrainingGraph, CostModel] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
     def anew(self) -> MxnetFramework:
@@ -278,13 +278,13 @@ class MxnetFramework:
         """The measured costs of this device."""
         return CostTable(self.device_key)
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
+    def costs(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         """Seconds of every node, measured once: all plans that are compared have the same."""
-        if self._overhead is None or self._overhead[0] is not training:
+        if self._costs is None or self._costs[0] is not training:
             table, meter = self.cost_table(), self.meter()
-            overhead = estimate(training, table, meter, time_limit, self.onednn, clock_limit)
-            self._overhead = training, overhead
-        return self._overhead[1]
+            costs = estimate(training, table, meter, time_limit, self.onednn, clock_limit)
+            self._costs = training, costs
+        return self._costs[1]
 
     def meter(self) -> MeasureFunction:
         """The function that measures the seconds of a node of a training graph on this device."""

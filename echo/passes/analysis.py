@@ -56,7 +56,8 @@ _RELAID = "a view changes from oneDNN's layout to the plain one"
 class Candidates:
     """Recomputable entries by node, of light and of compute-heavy operators.
 
-    ``must_recompute`` are the entries of the nodes that the user insists on. ``refused`` says for every other forward operator why it stays stashed.
+    ``must_recompute`` are the entries of the nodes that the user insists on. ``refused`` says for every other forward
+    operator why it stays stashed.
     """
 
     light: Mapping[int, tuple[Entry, ...]]
@@ -69,7 +70,7 @@ class Candidates:
 class FindCandidates:
     """Sorts the forward nodes. A user's pattern that matches no node, or a node that cannot run again, is an error."""
 
-    name: ClassVar[str] = "candidates"
+    name: ClassVar[str] = "find candidates"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = Candidates
 
@@ -257,10 +258,10 @@ class EstimateCost:
 
     time_limit: float = 1.0
     warm_time_limit: float = 0.0
-    name: ClassVar[str] = "overhead"
+    name: ClassVar[str] = "estimate cost"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = CostModel
 
     def run(self, request: Request, training: TrainingGraph) -> CostModel:
         limit = self.time_limit if request.warm_start is None else self.warm_time_limit
-        return request.framework.overhead(training, limit, request.deadline.with_room().left / 3)
+        return request.framework.costs(training, limit, request.deadline.with_room().left / 3)

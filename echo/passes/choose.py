@@ -206,5 +206,5 @@ def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
     rewritten: Rewritten = values[Rewritten]
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
-    overhead: CostModel = values[CostModel]
-    return Planned(result, graph, request.graph, selection.warm_start, overhead.is_timed, other_seconds)
+    costs: CostModel = values[CostModel]
+    return Planned(result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds)

@@ -120,7 +120,7 @@ class Workspaces:
 class CountWorkspaces:
     """Asks the kernels what each of the graph's fused operators draws; each space then holds the largest of these."""
 
-    name: ClassVar[str] = "workspaces"
+    name: ClassVar[str] = "count workspaces"
     needs: ClassVar[tuple[type, ...]] = (Request,)
     gives: ClassVar[type] = Workspaces
 

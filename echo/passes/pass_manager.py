@@ -127,8 +127,8 @@ def _(segments: Segments) -> str:
 
 
 @text_of.register(CostModel)
-def _(overhead: CostModel) -> str:
-    return f"{overhead.measured} operators measured, {overhead.estimated} estimated"
+def _(costs: CostModel) -> str:
+    return f"{costs.measured} operators measured, {costs.estimated} estimated"
 
 
 @text_of.register(Selection)
@@ -281,10 +281,10 @@ def _(segments: Segments, before: Mapping[type, Any]) -> None:
 
 
 @check.register(CostModel)
-def _(overhead: CostModel, before: Mapping[type, Any]) -> None:
+def _(costs: CostModel, before: Mapping[type, Any]) -> None:
     count = len(before[TrainingGraph].nodes)
-    _expect(len(overhead.seconds) == count, f"seconds of {count} nodes, got {len(overhead.seconds)}")
-    for number, seconds in enumerate(overhead.seconds):
+    _expect(len(costs.seconds) == count, f"seconds of {count} nodes, got {len(costs.seconds)}")
+    for number, seconds in enumerate(costs.seconds):
         _expect(math.isfinite(seconds) and seconds >= 0, f"seconds of node {number}, got {seconds}")
 
 

@@ -98,7 +98,7 @@ class CostSource(Protocol):
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
+    def costs(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         """Seconds of every node, measured on this device, else estimated.
 
         Measuring takes at most ``time_limit`` seconds of work, and ``clock_limit`` seconds by the clock.

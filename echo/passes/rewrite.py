@@ -128,10 +128,10 @@ class Confirm:
     gives: ClassVar[type] = Confirmed
 
     def run(
-        self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection, overhead: CostModel
+        self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection, costs: CostModel
     ) -> Confirmed:
         confirmed = self.confirmed(request, training, rewritten)
-        reason = _too_dear(request, training, confirmed, selection, overhead) if confirmed.accepted else ""
+        reason = _too_dear(request, training, confirmed, selection, costs) if confirmed.accepted else ""
         return Confirmed(training.planned_bytes, False, reason) if reason else confirmed
 
     def confirmed(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
@@ -164,13 +164,13 @@ def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
 
 
 def _too_dear(
-    request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, overhead: CostModel
+    request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, costs: CostModel
 ) -> str:
     """Why the time of recomputation is too much for the bytes that it saves of the original graph, as measured."""
     options = request.options
     asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute or options.policy != SEARCH
-    cost = selection.seconds / overhead.step_seconds if overhead.step_seconds else 0.0
-    if asks or request.fused or not overhead.is_timed or cost <= RULES.cost:
+    cost = selection.seconds / costs.step_seconds if costs.step_seconds else 0.0
+    if asks or request.fused or not costs.is_timed or cost <= RULES.cost:
         return ""
     saved = training.planned_bytes - confirmed.planned_bytes - confirmed.layout_copy_bytes
     part = saved / max(1, training.planned_bytes + sum(request.static.values()))
@@ -204,14 +204,14 @@ class Explain:
         request: Request,
         training: TrainingGraph,
         candidates: Candidates,
-        overhead: CostModel,
+        costs: CostModel,
         selection: Selection,
         rewritten: Rewritten,
         confirmed: Confirmed,
     ) -> Plan:
         framework = request.framework
         chosen = selection.recompute if confirmed.accepted else frozenset()
-        explain = _Reasons(request, training, candidates, overhead, chosen, selection.runs)
+        explain = _Reasons(request, training, candidates, costs, chosen, selection.runs)
         after = with_clones(training, chosen, selection.splits) if request.details else training
         match_range = rewritten.match_range if confirmed.accepted else None
         seconds = selection.seconds if confirmed.accepted else 0.0
@@ -220,7 +220,7 @@ class Explain:
             before=memory(request, _stock(request, training), training.planned_bytes),
             after=_with_layout_copies(memory(request, after, confirmed.planned_bytes), confirmed.layout_copy_bytes),
             match_range=match_range,
-            step_seconds=overhead.step_seconds,
+            step_seconds=costs.step_seconds,
             overhead_seconds=seconds,
             recomputed_nodes=sum(selection.runs.values()) if confirmed.accepted else 0,
             policy=policy_name(request.options.policy),
@@ -228,9 +228,9 @@ class Explain:
             applied=("hook" if framework.hook else "mirror") if confirmed.accepted else "none",
             key=framework.key,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
-            notes=tuple(map(Note, _notes(request, training, overhead, confirmed))),
+            notes=tuple(map(Note, _notes(request, training, costs, confirmed))),
             reason=confirmed.reason,
-            stock_seconds=overhead.step_seconds,
+            stock_seconds=costs.step_seconds,
         )
 
 
@@ -250,7 +250,7 @@ def _with_layout_copies(planned: Memory, kept: int) -> Memory:
     return replace(planned, static={**planned.static, KEPT: kept}) if kept else planned
 
 
-def _notes(request: Request, training: TrainingGraph, overhead: CostModel, confirmed: Confirmed) -> Iterator[str]:
+def _notes(request: Request, training: TrainingGraph, costs: CostModel, confirmed: Confirmed) -> Iterator[str]:
     if not request.framework.hook:
         yield "the native hook cannot be used: MXNet's own attributes apply the plan, within their limits"
     if confirmed.planned_bytes + confirmed.layout_copy_bytes > training.planned_bytes:
@@ -260,7 +260,7 @@ def _notes(request: Request, training: TrainingGraph, overhead: CostModel, confi
     if confirmed.accepted and training.gradient_rules:
         lighter = counted(len(training.gradient_rules), "gradient")
         yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
-    if overhead.measured == 0:
+    if costs.measured == 0:
         yield "no operator was measured: seconds are estimates"
 
 
@@ -269,7 +269,7 @@ class _Reasons:
     request: Request
     training: TrainingGraph
     candidates: Candidates
-    overhead: CostModel
+    costs: CostModel
     chosen: frozenset[Entry]
     runs: Mapping[int, int]
 
@@ -291,7 +291,7 @@ class _Reasons:
                     output=index,
                     action=RECOMPUTE if recomputed else STASH,
                     bytes=array_type.bytes,
-                    seconds=self.overhead.seconds[number],
+                    seconds=self.costs.seconds[number],
                     reason=self.recompute_reason(entry) if recomputed else self.stash_reason(entry),
                 )
 

@@ -62,24 +62,24 @@ class Select:
     gives: ClassVar[type] = Selection
 
     def run(
-        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: CostModel
+        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, costs: CostModel
     ) -> Selection:
         started = time.monotonic()
-        selection = self._selected(request, training, candidates, segments, overhead)
+        selection = self._selected(request, training, candidates, segments, costs)
         return replace(selection, search_seconds=time.monotonic() - started)
 
     def _selected(
-        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: CostModel
+        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, costs: CostModel
     ) -> Selection:
         limit = _max_bytes(request, training)
-        light = _problem(request, training, candidates.light, candidates.must_recompute, segments, overhead, limit)
+        light = _problem(request, training, candidates.light, candidates.must_recompute, segments, costs, limit)
         if limit is None:
             selection = _solve(request, light)
             few = request.warm_start is not None and _tries_all(training, light.candidates, light.effort)
             return selection if few else _with_warm_start(light, selection)
         everything = {**candidates.light, **candidates.heavy}
         more = partition(training, everything)
-        heavy = _problem(request, training, everything, candidates.must_recompute, more, overhead, limit)
+        heavy = _problem(request, training, everything, candidates.must_recompute, more, costs, limit)
         heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
         return _with_warm_start(heavy, _within(request, light, heavy, limit))
 
@@ -130,10 +130,10 @@ def _problem(
     candidates: Mapping[int, tuple[Entry, ...]],
     must_recompute: frozenset[Entry],
     segments: Segments,
-    overhead: CostModel,
+    costs: CostModel,
     max_bytes: int | None,
 ) -> Problem:
-    evaluator, effort = request.framework.evaluator(training, overhead.seconds)
+    evaluator, effort = request.framework.evaluator(training, costs.seconds)
     bound = request.options.overhead_bound
     default_range = request.framework.match_range
     frozen = bool(request.memory_frozen_reason)
@@ -144,13 +144,13 @@ def _problem(
     assigns = request.framework.hook and training.runner != DYNAMIC and not frozen
     return Problem(
         training=training,
-        overhead=overhead,
+        costs=costs,
         evaluator=evaluator,
         candidates=candidates,
         segments=segments,
         must_recompute=must_recompute,
         match_ranges=(default_range, *other_ranges),
-        max_seconds=None if bound is None else bound * overhead.step_seconds,
+        max_seconds=None if bound is None else bound * costs.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
         warm_start=warm_start if fits else None,

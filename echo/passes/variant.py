@@ -280,8 +280,8 @@ def _stock_seconds(request: Request) -> float | None:
     if not request.details and request.warm_start is not None:
         return None
     with request.fallback_scope("a look at the time of the user's own graph"):
-        overhead = EstimateCost().run(request, request.framework.differentiate())
-        return overhead.step_seconds if overhead.is_timed else None
+        costs = EstimateCost().run(request, request.framework.differentiate())
+        return costs.step_seconds if costs.is_timed else None
     return None
 
 

@@ -95,8 +95,8 @@ class WhatIf:
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        overhead: CostModel = EstimateCost().run(self.request, self._training)
-        return self.request.framework.evaluator(self._training, overhead.seconds)[0]
+        costs: CostModel = EstimateCost().run(self.request, self._training)
+        return self.request.framework.evaluator(self._training, costs.seconds)[0]
 
     @cached_property
     def _choice(self) -> Choice:

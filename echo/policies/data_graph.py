@@ -201,7 +201,7 @@ def problem_of_graph(
     candidates = {n: (Entry(n),) for n in forward[:-1] if heavy or not is_heavy_in_torch(training.nodes[n].op)}
     return Problem(
         training=training,
-        overhead=CostModel(tuple(seconds), sum(seconds), len(training.nodes), 0),
+        costs=CostModel(tuple(seconds), sum(seconds), len(training.nodes), 0),
         evaluator=LiveEvaluator(training, seconds),
         candidates=candidates,
         segments=partition(training, candidates),

@@ -123,7 +123,7 @@ def _stash_around(training: TrainingGraph, problem: Problem, segment: CandidateS
 
 
 def _recompute(training: TrainingGraph, problem: Problem, walk: _Walk, number: int) -> None:
-    walk.seconds += problem.overhead.seconds[number]
+    walk.seconds += problem.costs.seconds[number]
     for entry in problem.candidates[number]:
         size = training.type_of(entry).bytes
         walk.transient += size

@@ -40,7 +40,7 @@ class Mincut:
         return self._bisect(problem, ranked)
 
     def _bisect(self, problem: Problem, best: RecomputeSchedule) -> RecomputeSchedule:
-        middle = problem.value({}).bytes / max(problem.overhead.step_seconds, 1e-9)
+        middle = problem.value({}).bytes / max(problem.costs.step_seconds, 1e-9)
         low, high = middle / _RANGE, middle * _RANGE
         for _ in range(_PRICES):
             price = (low * high) ** 0.5
@@ -192,7 +192,7 @@ def _sink_side(problem: Problem, price: float, sizes: Mapping[Entry, int], after
     network = Network(2 + len(problem.candidates) + len(problem.must_recompute) + training.first_entry[-1])
     nodes = sorted({entry.node for entry in recomputable})
     for node in nodes:
-        capacity = round(price * problem.overhead.seconds[node])
+        capacity = round(price * problem.costs.seconds[node])
         if capacity and node in problem.candidates:
             network.add(_SOURCE, number_of[node], capacity)
         for entry in _read(problem, node):

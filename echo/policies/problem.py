@@ -150,7 +150,7 @@ class Problem:
     """
 
     training: TrainingGraph
-    overhead: CostModel
+    costs: CostModel
     evaluator: Evaluator
     candidates: Mapping[int, tuple[Entry, ...]]
     segments: Segments

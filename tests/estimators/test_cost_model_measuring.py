@@ -55,7 +55,7 @@ class Busy:
         return Measured(times * true_seconds(training, number), 0.01)
 
 
-def overhead(machine: Machine, folder: Path, limit: float = 10.0, clock_limit: float = 1e9) -> CostModel:
+def costs(machine: Machine, folder: Path, limit: float = 10.0, clock_limit: float = 1e9) -> CostModel:
     return estimate(TRAINING, CostTable("test", folder), machine, limit, clock_limit=clock_limit)
 
 
@@ -69,16 +69,16 @@ def key(number: int) -> str:
 @pytest.mark.parametrize("times", [500.0, 25.0, 0.4, 0.002])
 @pytest.mark.parametrize("number", [1, 23])
 def test_a_descheduled_sample_changes_nothing(number: int, times: float, tmp_path: Path) -> None:
-    found = overhead(Busy(**{f"n{number}": times}), tmp_path / "busy")
-    assert found == overhead(quiet, tmp_path / "quiet")
+    found = costs(Busy(**{f"n{number}": times}), tmp_path / "busy")
+    assert found == costs(quiet, tmp_path / "quiet")
 
 
 def test_samples_descheduled_at_random_change_nothing(tmp_path: Path) -> None:
     draw = random.Random(1)
     for seed in range(10):
         wrong = {f"n{number}": draw.choice([0.01, 40.0]) for number in draw.sample(range(1, 2 * COUNT, 2), 3)}
-        found = overhead(Busy(**wrong), tmp_path / str(seed))
-        assert found == overhead(quiet, tmp_path / "quiet"), wrong
+        found = costs(Busy(**wrong), tmp_path / str(seed))
+        assert found == costs(quiet, tmp_path / "quiet"), wrong
 
 
 def test_a_time_that_never_comes_twice_is_not_believed(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_time_that_never_comes_twice_is_not_believed(tmp_path: Path) -> None:
         measured = quiet(training, number)
         return measured._replace(seconds=measured.seconds * next(times)) if number == 5 else measured
 
-    found = overhead(machine, tmp_path)
+    found = costs(machine, tmp_path)
     assert found.seconds[5] == pytest.approx(true_seconds(TRAINING, 5), rel=0.2), "the rate of the others"
     table = CostTable("test", tmp_path)
     assert (table.get(key(5)), table.is_provisional(key(5))) == (None, True)
@@ -100,7 +100,7 @@ def test_a_slow_operator_is_believed_that_takes_as_long_twice(tmp_path: Path) ->
         measured = quiet(training, number)
         return measured._replace(seconds=measured.seconds * 60) if number == 5 else measured
 
-    assert overhead(machine, tmp_path).seconds[5] == 60 * true_seconds(TRAINING, 5)
+    assert costs(machine, tmp_path).seconds[5] == 60 * true_seconds(TRAINING, 5)
     assert not CostTable("test", tmp_path).is_provisional(key(5))
 
 
@@ -110,17 +110,17 @@ def disturbed(training: TrainingGraph, number: int) -> Measured:
 
 
 def test_times_of_a_busy_machine_are_improved_by_a_later_start(tmp_path: Path) -> None:
-    first = overhead(disturbed, tmp_path)
+    first = costs(disturbed, tmp_path)
     table = CostTable("test", tmp_path)
     assert all(table.is_provisional(key(number)) for number in range(1, 2 * COUNT, 2))
-    assert overhead(quiet, tmp_path, limit=0.0) == first, "nothing may be measured"
-    assert overhead(quiet, tmp_path) == overhead(quiet, tmp_path / "quiet")
+    assert costs(quiet, tmp_path, limit=0.0) == first, "nothing may be measured"
+    assert costs(quiet, tmp_path) == costs(quiet, tmp_path / "quiet")
     table = CostTable("test", tmp_path)
     assert not any(table.is_provisional(key(number)) for number in range(1, 2 * COUNT, 2))
 
 
 def test_a_later_start_on_a_busy_machine_soon_gives_up(tmp_path: Path) -> None:
-    first = overhead(disturbed, tmp_path)
+    first = costs(disturbed, tmp_path)
     asked: list[int] = []
 
     def worse(training: TrainingGraph, number: int) -> Measured:
@@ -128,7 +128,7 @@ def test_a_later_start_on_a_busy_machine_soon_gives_up(tmp_path: Path) -> None:
         measured = disturbed(training, number)
         return measured._replace(seconds=2 * measured.seconds)
 
-    assert overhead(worse, tmp_path) == first
+    assert costs(worse, tmp_path) == first
     assert len(asked) == 2
 
 
@@ -175,8 +175,8 @@ def test_late_measurement_is_tried_again_by_a_later_start(error: type[Unmeasurab
             raise error("no answer")
         return quiet(training, number)
 
-    overhead(machine, tmp_path)
+    costs(machine, tmp_path)
     table = CostTable("test", tmp_path)
     assert (key(5) in table, table.get(key(5)), table.is_provisional(key(5))) == (True, None, error is LateError)
-    overhead(quiet, tmp_path)
+    costs(quiet, tmp_path)
     assert (CostTable("test", tmp_path).get(key(5)) is not None) is (error is LateError)

@@ -138,10 +138,8 @@ def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     # every operator is worth it: a fast machine, on which all of them take about as long
     monkeypatch.setattr("echo.estimators.cost_table.BYTES_PER_SECOND", 1e30)
     monkeypatch.setattr("echo.estimators.cost_table.FLOPS_PER_SECOND", 1e30)
-    estimate = MxnetFramework.overhead
-    monkeypatch.setattr(
-        MxnetFramework, "overhead", lambda session, training, *_: estimate(session, training, 60.0, 60.0)
-    )
+    estimate = MxnetFramework.costs
+    monkeypatch.setattr(MxnetFramework, "costs", lambda session, training, *_: estimate(session, training, 60.0, 60.0))
     return asked
 
 

@@ -23,7 +23,7 @@ from echo.system.process import Deadline
 from tests.support.cases import Case, case_of, model_case, special_case, with_dropout
 from tests.support.fake_frontend import FakeFramework
 from tests.support.made_graphs import Builder
-from tests.support.planning import overhead_of
+from tests.support.planning import costs_of
 
 
 @dataclass
@@ -273,9 +273,9 @@ class Timed(FakeFramework):
 
     limits: list[tuple[float, float]] = field(default_factory=list)
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
+    def costs(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         self.limits.append((time_limit, clock_limit))
-        return overhead_of(training)
+        return costs_of(training)
 
 
 @pytest.mark.parametrize(

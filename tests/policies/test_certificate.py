@@ -34,7 +34,7 @@ FEW, SOME = 2_000, 50_000  # simulations, on small graphs and on chains
 
 def certified(problem: Problem, splits: RecomputeSchedule) -> Replayed:
     """Bytes and seconds of recomputation, after all that `replay` and the problem can say against a schedule."""
-    training, seconds = problem.training, problem.overhead.seconds
+    training, seconds = problem.training, problem.costs.seconds
     assert set(splits) <= set(problem.candidates)
     assert all(list(slots) == sorted(set(slots)) for slots in splits.values())
     order = [step.node for step in steps_of(training, splits)]
@@ -83,7 +83,7 @@ def useful_slots(training: TrainingGraph, number: int) -> list[int]:
 
 def brute_force(problem: Problem) -> list[Replayed]:
     """The values of every schedule; the native scheduler is held against `replay` below."""
-    scheduler = Scheduler(problem.training, problem.overhead.seconds)
+    scheduler = Scheduler(problem.training, problem.costs.seconds)
     return sorted({scheduler.simulate(splits) for splits in spaces(problem)})
 
 
@@ -106,7 +106,7 @@ def with_limits(problem: Problem, values: list[Replayed]) -> Iterator[Problem]:
     yield problem
     for part in (0.0, 0.3, 0.7):
         yield replace(problem, max_bytes=int(least + part * (stock - least)))
-    yield replace(problem, max_seconds=0.2 * problem.overhead.step_seconds)
+    yield replace(problem, max_seconds=0.2 * problem.costs.step_seconds)
     yield replace(problem, max_bytes=least - 1)
 
 
@@ -200,7 +200,7 @@ def test_native_simulation_is_the_replay_of_its_steps() -> None:
 
 def test_a_wrong_schedule_is_not_certified() -> None:
     problem = small_problem(1)
-    training, seconds = problem.training, problem.overhead.seconds
+    training, seconds = problem.training, problem.costs.seconds
     order = [step.node for step in steps_of(training, {})]
     with pytest.raises(ValueError, match="before it ran"):
         replay(training, [order[-1], *order], seconds)

@@ -19,7 +19,7 @@ from echo.policies.problem import Problem, partition
 from echo.policies.search import Search
 from tests.support.cases import ALL_CASES, Case, any_case, case_of
 from tests.support.made_graphs import Builder, CountedGraph, diamonds
-from tests.support.planning import overhead_of, problem_of
+from tests.support.planning import costs_of, problem_of
 
 BOTH = pytest.mark.parametrize("policy", [Search(), Echo()], ids=lambda policy: policy.name)
 
@@ -212,7 +212,7 @@ class Evaluations:
     """An evaluator that counts what it is asked, and how often the reference visits a node to answer."""
 
     def __init__(self, training: CountedGraph) -> None:
-        seconds = overhead_of(training).seconds
+        seconds = costs_of(training).seconds
         self._fast, self._slow = StoragePlanner(training, seconds), ReferencePlanner(training, seconds)
         self._training = training
         self.entries, self.executed = self._fast.entries, self._fast.executed
@@ -243,13 +243,13 @@ def test_the_search_evaluates_diamonds_as_often_as_it_may_and_each_in_linear_vis
 def test_cheaper_bytes_come_first() -> None:
     """Every step of the attention saves the same; those that cost least are taken as long as time lasts."""
     training = attention("write").training
-    overhead = overhead_of(training)
+    costs = costs_of(training)
     cheap = {"add3": 1e-4, "tanh3": 1e-4, "add1": 2e-4, "tanh1": 2e-4}
-    seconds = tuple(cheap.get(node.name, second) for node, second in zip(training.nodes, overhead.seconds))
-    overhead = replace(overhead, seconds=seconds)
+    seconds = tuple(cheap.get(node.name, second) for node, second in zip(training.nodes, costs.seconds))
+    costs = replace(costs, seconds=seconds)
 
     def within(bound: float) -> set[str]:
-        problem = problem_of(training, overhead, max_seconds=bound)
+        problem = problem_of(training, costs, max_seconds=bound)
         return recomputed(problem, Echo().choose(problem))
 
     assert within(2e-4) == set(), "one step alone saves no more than its recomputation holds"

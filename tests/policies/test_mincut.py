@@ -104,7 +104,7 @@ def test_no_schedule_of_a_small_graph_needs_less() -> None:
         problem = problem_of_graph(*random_graph(seed, random.Random(seed).randint(3, 8)), once=True)
         some = dict(random.Random(seed).sample(sorted(problem.candidates.items()), len(problem.candidates) // 2 + 1))
         for limited in (problem, replace(problem, candidates=some)):
-            scheduler = Scheduler(limited.training, limited.overhead.seconds)
+            scheduler = Scheduler(limited.training, limited.costs.seconds)
             least = min(scheduler.simulate(splits).bytes for splits in spaces(limited))
             assert least_bytes(limited) <= least, f"seed {seed}"
             shares.append(least_bytes(limited) / max(least, 1))

@@ -57,7 +57,7 @@ def choice_of(training: TrainingGraph, entries: Iterable[Entry]) -> Choice:
     return choice
 
 
-def overhead_of(training: TrainingGraph, second: float = 1e-3) -> CostModel:
+def costs_of(training: TrainingGraph, second: float = 1e-3) -> CostModel:
     """Every operator takes as long as any other."""
     seconds = tuple(0.0 if node.is_variable else second for node in training.nodes)
     return CostModel(seconds, sum(seconds), len(training.nodes), 0)
@@ -65,12 +65,12 @@ def overhead_of(training: TrainingGraph, second: float = 1e-3) -> CostModel:
 
 def problem_of(
     training: TrainingGraph,
-    overhead: CostModel | None = None,
+    costs: CostModel | None = None,
     planner: type[StoragePlanner] | type[ReferencePlanner] = StoragePlanner,
     **limits: Any,
 ) -> Problem:
     """What a policy is asked for a training graph: all light operators are candidates."""
-    overhead = overhead or overhead_of(training)
+    costs = costs or costs_of(training)
     heads = {entry.node for entry in training.outputs}
     candidates = {
         number: entries
@@ -80,8 +80,8 @@ def problem_of(
     return Problem(
         **{
             "training": training,
-            "overhead": overhead,
-            "evaluator": planner(training, overhead.seconds),
+            "costs": costs,
+            "evaluator": planner(training, costs.seconds),
             "candidates": candidates,
             "segments": partition(training, candidates),
             "must_recompute": frozenset(),

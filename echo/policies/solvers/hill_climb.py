@@ -218,7 +218,7 @@ class HillClimb:
         The choice at a price has first all classes that are worth their seconds; then, while effort is left, it is the
         result of a climb from these. Returns the best choice of all, and the last one beyond the limits, if any was.
         """
-        a_step = self.problem.training.planned_bytes / max(self.problem.overhead.step_seconds, 1e-9)
+        a_step = self.problem.training.planned_bytes / max(self.problem.costs.step_seconds, 1e-9)
         low, high = 0.01 * a_step, 100.0 * a_step
         search = _PriceSearch(self, start)
         if worth:

@@ -70,7 +70,7 @@ class Model:
         self.unit = reduce(gcd, self.graph.bytes.values(), 0) or 1  # bytes are whole multiples of it
         self.limit = 0 if max_bytes is None else max_bytes // self.unit * self.unit
         self.whole = float(max(1, self.limit or sum(self.graph.bytes.values())))  # scales bytes to about one
-        self.scale = max([second for second in problem.overhead.seconds if second > 0], default=1.0)
+        self.scale = max([second for second in problem.costs.seconds if second > 0], default=1.0)
         self.peak = self.program.column(1.0, top=_INFINITE) if max_bytes is None else None
         self._columns()
         for position in range(len(self.graph.backward)):
@@ -112,7 +112,7 @@ class Model:
     def _columns(self) -> None:
         for position in range(len(self.graph.backward)):
             for node in self.graph.reachable[position]:
-                cost = self.problem.overhead.seconds[node] / self.scale if self.peak is None else 0.0
+                cost = self.problem.costs.seconds[node] / self.scale if self.peak is None else 0.0
                 self.run[position, node] = self.program.column(cost, integral=True)
             for entry in self.graph.entries:
                 self.kept[position, entry] = self.program.column()
@@ -160,7 +160,7 @@ class Model:
         return self.kept.get((position + 1, entry))
 
     def _limits(self, max_seconds: float | None) -> None:
-        seconds = {column: self.problem.overhead.seconds[node] / self.scale for (_, node), column in self.run.items()}
+        seconds = {column: self.problem.costs.seconds[node] / self.scale for (_, node), column in self.run.items()}
         if max_seconds is not None:
             self.program.row(seconds, 0.0, max_seconds / self.scale)
         runs: dict[int, list[int]] = defaultdict(list)

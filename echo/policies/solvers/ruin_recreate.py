@@ -115,7 +115,7 @@ def scheduler_of(problem: Problem) -> Scheduler:
         NativeError: the native library is not there.
     """
     measure = CHUNKS if problem.assigns else LIVE
-    scheduler = Scheduler(problem.training, problem.overhead.seconds, measure, _recomputable(problem))
+    scheduler = Scheduler(problem.training, problem.costs.seconds, measure, _recomputable(problem))
     scheduler.end_in(problem.deadline.left)
     return scheduler
 
