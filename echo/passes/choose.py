@@ -43,7 +43,7 @@ def plan(request: Request, stages: Stages) -> Planned:
 
 
 def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
-    """The trial that misses the budget, with the least that can be reached; or one that keeps it after all.
+    """The variant that misses the budget, with the least that can be reached; or one that keeps it after all.
 
     The graph that missed it by the least is searched first, and the others in the time that is left.
     """
@@ -70,9 +70,9 @@ def _best(request: Request, stages: Stages) -> Variant:
 
 
 def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
-    """Yields trials of the bases, the one with the most fused operators first.
+    """Yields variants of the bases, the one with the most fused operators first.
 
-    It stops after the first that needs little enough memory; if none does, a trial of the original graph comes last.
+    It stops after the first that needs little enough memory; if none does, a variant of the original graph comes last.
     A base whose planning fails is left out, and so is one that is larger or slower than the original graph.
     """
     fused, has_plan = Fused(request.graph), False
@@ -98,7 +98,7 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
                 return
     missed = (*fused.missed, *worse.values())
     unfused = replace(fused, graph=request.graph, places=(), missed=missed, counts={}, hidden=0)
-    last = _trial_of_users_graph(request, stages, unfused, has_plan, rejected)
+    last = _unfused_variant(request, stages, unfused, has_plan, rejected)
     if last is not None:
         yield last
 
@@ -112,10 +112,10 @@ def _with_its_part(request: Request, count: int) -> Request:
     return request if request.options.memory_budget is None else replace(request, deadline=request.deadline.part(count))
 
 
-def _trial_of_users_graph(
+def _unfused_variant(
     request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Variant | None
 ) -> Variant | None:
-    """A trial of the original graph; None where that fails although another graph has a plan (``has_plan``).
+    """A variant of the original graph; None where that fails although another graph has a plan (``has_plan``).
 
     The user's constraints may be possible with fused operators alone: then the first rejected base, if there is one.
     """
@@ -129,9 +129,9 @@ def _trial_of_users_graph(
 
 
 def _refined(request: Request, stages: Stages, base: Variant, stage: Refinement) -> Variant:
-    """Plans the graph that a refinement offers, and returns that trial if it is better.
+    """Plans the graph that a refinement offers, and returns that variant if it is better.
 
-    Otherwise it returns the chosen trial, with a note that says why the refinement was rejected.
+    Otherwise it returns the chosen variant, with a note that says why the refinement was rejected.
     """
     offer: Proposal | None = None
     with request.fallback_scope(stage.label):

@@ -115,7 +115,7 @@ class Variant:
         return self.planned is not None and self.planned.timed
 
     def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Variant:
-        """This trial, with those operators of another one as near-misses which it does not have."""
+        """This variant, with those operators of another one as near-misses which it does not have."""
         left = [place for place in fused.places if place not in self.fused.places]
         missed = (near_miss(user, place, reason) for place in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
@@ -142,7 +142,7 @@ class Variant:
         return replace(request, warm_start=replace(planned.warm_start, is_known=True), deadline=deadline.rest())
 
     def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Variant:
-        """This trial, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
+        """This variant, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
         least = _least(self.missed, missed) if self.missed else None
         return replace(self, fused=fused, missed=least)
 
@@ -196,38 +196,38 @@ class Refinement(Protocol):
     def run(self, request: Request, fused: Fused) -> Proposal: ...
 
 
-def choose(trials: Sequence[Variant], user: Graph) -> Variant:
-    """The first trial that is worth its bytes (`_why_rejected`); the first ones have the most fused operators.
+def choose(variants: Sequence[Variant], user: Graph) -> Variant:
+    """The first variant that is worth its bytes (`_why_rejected`); the first ones have the most fused operators.
 
     Fused operators that are left are near-misses of it, at nodes of the ``user``'s graph. Where none has a plan, the
-    first trial, with the error of the one that misses the budget by the least.
+    first variant, with the error of the one that misses the budget by the least.
     """
-    planned = [trial for trial in trials if trial.planned is not None]
+    planned = [variant for variant in variants if variant.planned is not None]
     if not planned:
-        return replace(trials[0], missed=_least(*(trial.missed for trial in trials)))
-    hidden = max(trial.fused.hidden for trial in planned)
-    timed = all(trial.is_timed and trial.seconds >= RULES.step for trial in planned)
-    least = min(planned, key=lambda trial: (trial.bytes(hidden), trial.seconds if timed else 0.0))
-    reasons = ["" if trial is least else _why_rejected(trial, least, hidden, timed) for trial in planned]
+        return replace(variants[0], missed=_least(*(variant.missed for variant in variants)))
+    hidden = max(variant.fused.hidden for variant in planned)
+    timed = all(variant.is_timed and variant.seconds >= RULES.step for variant in planned)
+    least = min(planned, key=lambda variant: (variant.bytes(hidden), variant.seconds if timed else 0.0))
+    reasons = ["" if variant is least else _why_rejected(variant, least, hidden, timed) for variant in planned]
     chosen = planned[reasons.index("")]
     if (tracing := trace()) is not None:
-        texts = (_verdict(trial, trial is chosen, reason) for trial, reason in zip(planned, reasons))
+        texts = (_verdict(variant, variant is chosen, reason) for variant, reason in zip(planned, reasons))
         tracing.note("chosen", "\n".join(texts))
     return chosen._with_rejected(planned[0].fused, reasons[0], user) if reasons[0] else chosen
 
 
-def _why_rejected(trial: Variant, least: Variant, hidden: int, timed: bool) -> str:
+def _why_rejected(variant: Variant, least: Variant, hidden: int, timed: bool) -> str:
     """Why a graph with more fused operators is left for the one of the fewest bytes, empty where it is not.
 
     It may need `RULES.slack` times the bytes if it is much faster, `RULES.more` times if it is faster at all. It need
     not be as much faster where it plans no more bytes, and is larger by what its operators draw while they run.
     """
-    part = trial.bytes(hidden) / max(1, least.bytes(hidden))
-    plans_more = trial.plan.after.chosen > least.plan.after.chosen
+    part = variant.bytes(hidden) / max(1, least.bytes(hidden))
+    plans_more = variant.plan.after.chosen > least.plan.after.chosen
     limit = 1.0 if part <= RULES.more else RULES.faster if plans_more else RULES.drawing
-    if part <= RULES.slack and (not timed or trial.seconds <= limit * least.seconds):
+    if part <= RULES.slack and (not timed or variant.seconds <= limit * least.seconds):
         return ""
-    times = f", and {trial.seconds / least.seconds:.2f} of the time" if timed and least.seconds else ""
+    times = f", and {variant.seconds / least.seconds:.2f} of the time" if timed and least.seconds else ""
     return f"{part:.2f} times the memory of the plan without it{times}"
 
 
@@ -235,9 +235,9 @@ def _least(*errors: BudgetError | None) -> BudgetError:
     return min((error for error in errors if error is not None), key=lambda error: error.reachable)
 
 
-def _verdict(trial: Variant, is_chosen: bool, reason: str) -> str:
-    operators = f"{len(trial.fused.places)} fused operators" if trial.fused.places else "the user's operators"
-    numbers = f"{trial._total} bytes, {1e3 * trial.seconds:.3g} ms"
+def _verdict(variant: Variant, is_chosen: bool, reason: str) -> str:
+    operators = f"{len(variant.fused.places)} fused operators" if variant.fused.places else "the user's operators"
+    numbers = f"{variant._total} bytes, {1e3 * variant.seconds:.3g} ms"
     return f"{'taken' if is_chosen else 'rejected'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
 
 

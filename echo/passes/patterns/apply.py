@@ -162,7 +162,7 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setti
     """The graph with the fused operators of a plan, which may come from anywhere, and then with its layouts.
 
     Raises:
-        GraphError: there is no such pattern, or no such family of products, at one of these places.
+        GraphError: there is no such pattern, or no such group of products, at one of these places.
     """
     graph = numbered(graph)
     return _with_fusions(graph, _fusions_at(graph, places, setting), places, copies)
