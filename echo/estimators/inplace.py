@@ -11,7 +11,7 @@ from echo.estimators.storage_planner import blocks
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule, with_clones
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode, why_not_reader
 
 # Plain copies of maps in oneDNN's layouts, which operators keep alongside their arrays for as long as they live.
@@ -42,7 +42,7 @@ def with_layout_copies(training: TrainingGraph, device: str) -> TrainingGraph:
 
 
 def _makes_no_copies(training: TrainingGraph, device: str) -> bool:
-    return training.runner in (STATIC, DYNAMIC) or not has_layouts(training, device)
+    return training.runner in (Runner.STATIC, Runner.DYNAMIC) or not has_layouts(training, device)
 
 
 def _blocked_and_copied(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
@@ -96,7 +96,7 @@ def _layout_copy_bytes(
 
 def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str:
     """Returns the name of an operator that may find another array instead of a shape-only input, or an empty text."""
-    if training.runner != EXECUTOR or not has_layouts(graph, device):
+    if training.runner != Runner.EXECUTOR or not has_layouts(graph, device):
         return ""
     outputs = {training.entry_id(entry) for entry in training.outputs}  # nothing gets their memory
     for _, node in training.operators():

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Iterable, Mapping, Sequence
 
-from echo.ir.training_graph import ASSIGNED, DYNAMIC, EXECUTOR, PEAK, MemoryPool, TrainingGraph
+from echo.ir.training_graph import ASSIGNED, PEAK, MemoryPool, Runner, TrainingGraph
 from echo.ir.training_node import TrainingNode
 
 # echo's own storage assignment: which blocks of memory share a chunk.
@@ -146,7 +146,7 @@ class _Allocator:
         for _, node in training.operators():
             for position, entry in enumerate(node.inputs):
                 # a CachedOp counts what is read for its shape alone, and never gives it back
-                if position not in node.shape_only or training.runner != EXECUTOR:
+                if position not in node.shape_only or training.runner != Runner.EXECUTOR:
                     self.readers[training.entry_id(entry)] += 1
         for entry in training.outputs:
             self.readers[training.entry_id(entry)] += 1
@@ -208,7 +208,7 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
     allocator = _Allocator(training, max(0, match_range))  # 0: every block is a chunk of its own
     forward = True
     for number, node in training.operators():
-        if forward and not node.forward and training.runner != EXECUTOR:
+        if forward and not node.forward and training.runner != Runner.EXECUTOR:
             forward = False
             allocator.begin_backward()
         first = training.first_entry[number]
@@ -218,7 +218,7 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
     chunk, sizes = tuple(allocator.chunk), tuple(allocator.bytes)
     if match_range == ASSIGNED:
         chunk, sizes = _assigned(training, chunk, sizes)
-    alive = match_range == PEAK or (training.runner == DYNAMIC and match_range >= 0)
+    alive = match_range == PEAK or (training.runner == Runner.DYNAMIC and match_range >= 0)
     held = blocks_of(training, chunk, sizes)
     if not alive:
         total = sum(block.bytes for block in held.values())
@@ -252,7 +252,7 @@ def _untouched(training: TrainingGraph) -> set[int]:
 
 def _planned_together(training: TrainingGraph, blocks: Mapping[int, Block]) -> list[list[int]]:
     forward = [number for number, block in sorted(blocks.items()) if training.nodes[block.first].forward]
-    if training.runner == EXECUTOR:
+    if training.runner == Runner.EXECUTOR:
         return [sorted(blocks)]
     return [forward, [number for number in sorted(blocks) if number not in set(forward)]]
 

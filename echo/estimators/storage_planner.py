@@ -14,7 +14,7 @@ from echo.errors import NativeError
 from echo.estimators.mxnet_storage import Storage, plan_storage
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, with_clones
-from echo.ir.training_graph import RUNNERS, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.native import planner_library
 
 # MXNet's memory planner, replayed: the exact bytes of any choice of recomputed feature maps.
@@ -69,7 +69,7 @@ class StoragePlanner:
             len(training.nodes),
             self.entries,
             len(training.outputs),
-            RUNNERS.index(training.runner),
+            tuple(Runner).index(training.runner),
             training.pool.late if training.pool else 0,
             **{name: buffer.ctypes.data for name, buffer in self._buffers.items()},
         )

@@ -19,14 +19,7 @@ from echo.ir.graph import VARIABLE, Entry, Graph, Node
 from echo.ir.op_spec import COPY_ATTRIBUTE, GradientRule, Read, Source
 from echo.ir.ops import ops_with, spec
 from echo.ir.schedule import CLONE_SUFFIX, in_execution_order
-from echo.ir.training_graph import (
-    DYNAMIC,
-    GRADIENT_SUM,
-    KEEPS_MEMORY,
-    MemoryPool,
-    TrainingGraph,
-    added_outputs,
-)
+from echo.ir.training_graph import GRADIENT_SUM, MemoryPool, Runner, TrainingGraph, added_outputs
 from echo.ir.training_node import NO_NUMBERS, TrainingNode
 
 # How planning for a CachedOp (a hybridized Gluon block) differs from planning for an executor.
@@ -81,7 +74,9 @@ def _split(attrs: Mapping[str, str], number: int) -> dict[str, str]:
     return {**split, **{name: text for name, text in attrs.items() if name != "num_outputs"}}
 
 
-def as_cached(training: TrainingGraph, runner: str, match_range: int, pool: MemoryPool | None = None) -> TrainingGraph:
+def as_cached(
+    training: TrainingGraph, runner: Runner, match_range: int, pool: MemoryPool | None = None
+) -> TrainingGraph:
     """The training graph as a CachedOp runs it: it does not own its outputs, and its planner follows another rule.
 
     ``pool`` is where it allocates dynamically.
@@ -130,13 +125,13 @@ def accumulations(training: TrainingGraph, chunk: Sequence[int]) -> tuple[bool, 
     ``chunk`` says of each entry where it is stored; only which entries share a chunk in place matters. A dynamic
     CachedOp computes none in place.
     """
-    if training.runner == DYNAMIC:
+    if training.runner == Runner.DYNAMIC:
         return ()
     readers = Counter(entry for node in training.nodes for entry in node.inputs)
 
     def place(entry: Sequence[int]) -> int:
         # the forward pass of a CachedOp has a plan of its own
-        apart = training.runner in KEEPS_MEMORY and training.nodes[entry[0]].forward
+        apart = training.runner.keeps_memory and training.nodes[entry[0]].forward
         return -1 if apart else chunk[training.first_entry[entry[0]] + entry[1]]
 
     in_place = []

@@ -35,7 +35,7 @@ from echo.frontend.plan_key import arrays, call_of, check_device, device_key, fa
 from echo.frontend.symbols import Binding, symbol_of, types_of, why_left_alone
 from echo.ir.graph import Entry, Graph, Setting
 from echo.ir.op_spec import GradientRule
-from echo.ir.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.ir.training_node import TensorType
 
 MIRROR_VARIABLE = "MXNET_BACKWARD_DO_MIRROR"
@@ -49,7 +49,7 @@ class MxnetFramework:
     It asks MXNet nothing twice about the graph, and remembers the chunks that MXNet planned for rewritten graphs.
     """
 
-    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
+    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: Runner = Runner.EXECUTOR) -> None:
         check_version()
         check_device(ctx)
         self._forget()
@@ -105,7 +105,7 @@ class MxnetFramework:
     @property
     def adds(self) -> bool:
         """Whether gradients may be added to arrays of the user's; of a CachedOp that is not known."""
-        return self._runner != EXECUTOR or "add" in self._binding.grad_req
+        return self._runner != Runner.EXECUTOR or "add" in self._binding.grad_req
 
     @property
     def setting(self) -> Setting:
@@ -115,7 +115,7 @@ class MxnetFramework:
 
     def runnable(self, graph: Graph) -> Graph:
         """The graph in operators that may run again here (`stateless`)."""
-        return graph if self._runner == EXECUTOR else stateless(graph)
+        return graph if self._runner == Runner.EXECUTOR else stateless(graph)
 
     def types(self) -> Mapping[Entry, TensorType]:
         """The shape and type of each entry of the graph."""
@@ -165,14 +165,14 @@ class MxnetFramework:
             return forward_graph(self.graph, self._binding, self._ctx)
         captured = self._captured(self.graph)
         training = self._as_run(graph_in(captured, self.graph), self.match_range)
-        if self._runner == EXECUTOR:
+        if self._runner == Runner.EXECUTOR:
             self._chunks.append((self.graph, chunks_in(captured)))
         is_other = self.graph is self._user and self.fuses
         return replace(training, planned_bytes=self.stock_bytes()) if is_other else training
 
     def _captured(self, graph: Graph, stock: bool = False) -> Mapping[str, Any]:
         """Returns the training graph and memory plan that MXNet makes; MXNet's mirroring is off for a CachedOp."""
-        is_cached = self._runner != EXECUTOR
+        is_cached = self._runner != Runner.EXECUTOR
         try:
             with changed_variable(MIRROR_VARIABLE, "0") if is_cached else contextlib.nullcontext():
                 return captured_graph(graph, self._binding, self._ctx, stock=stock)
@@ -210,7 +210,9 @@ class MxnetFramework:
         return self._implemented[1]
 
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
-        return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_, self._pool)
+        return (
+            training if self._runner == Runner.EXECUTOR else as_cached(training, self._runner, match_range_, self._pool)
+        )
 
     def stock_bytes(self) -> int:
         """The bytes that MXNet plans for the original graph as a program binds it without echo."""
@@ -218,7 +220,7 @@ class MxnetFramework:
             return self.mxnet_memory_plan(self._user, self.match_range)[0]
         if self._stock_bytes is None:
             captured = self._captured(self._user, stock=True)
-            is_cached = self._runner != EXECUTOR
+            is_cached = self._runner != Runner.EXECUTOR
             self._stock_bytes = (
                 self._as_run(graph_in(captured, self._user), self.match_range).planned_bytes
                 if is_cached else int(captured["touched_bytes"])
@@ -249,7 +251,7 @@ class MxnetFramework:
             raise GraphError(f"MXNet, with the hook, does not bind it: {str(error).splitlines()[0]}") from error
 
     def _planned(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
-        if self._runner != EXECUTOR:
+        if self._runner != Runner.EXECUTOR:
             captured = self._captured(graph)
             training = self._as_run(graph_in(captured, graph), match_range_)
             return training.planned_bytes, training.accumulations

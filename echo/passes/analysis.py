@@ -12,7 +12,7 @@ from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may
 from echo.ir.gradient_rules import gradient_rules
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
-from echo.ir.training_graph import EXECUTOR, TrainingGraph, common_subexpressions
+from echo.ir.training_graph import Runner, TrainingGraph, common_subexpressions
 from echo.ir.training_node import TrainingNode, all_outputs, why_not, why_not_reader
 from echo.passes.request import Request
 from echo.policies.problem import Segments, partition
@@ -82,7 +82,7 @@ class FindCandidates:
         outputs_stay = _why_outputs_stay(training, request.framework.device)
         graph_stays = request.memory_frozen_reason
         unsettled = _unsettled(request, training)
-        draws = training.runner == EXECUTOR and _draws_in_inference(training)
+        draws = training.runner == Runner.EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
         refused: dict[int, str] = {}
@@ -121,7 +121,7 @@ def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[
         return "not a node of the symbol"
     if any(0 in array_type.shape or not array_type.shape for array_type in node.outputs[:1]):
         return "an array without elements"
-    if training.runner != EXECUTOR and node.stateful and not spec(node.op).safety.clone_op:
+    if training.runner != Runner.EXECUTOR and node.stateful and not spec(node.op).safety.clone_op:
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
     return ""
 

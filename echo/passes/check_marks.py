@@ -21,7 +21,7 @@ from echo.ir.op_spec import (
     RANGE_ATTRIBUTE,
     GradientRule,
 )
-from echo.ir.training_graph import ASSIGNED, DYNAMIC, KEEPS_MEMORY, TrainingGraph, common_subexpressions
+from echo.ir.training_graph import ASSIGNED, Runner, TrainingGraph, common_subexpressions
 from echo.ir.training_node import TensorType, TrainingNode, all_outputs, why_not
 from echo.passes.analysis import Candidates, FindCandidates
 from echo.passes.request import Framework, Request
@@ -114,7 +114,7 @@ def _ascend(numbers: Sequence[int]) -> bool:
 def _check_ranges(graph: Graph, plan: Plan) -> None:
     """Raises unless the plan's match range is at each mark, or at every operator if nothing is recomputed."""
     runner, match_range = plan.key.runner, plan.match_range
-    offered = {None, *MATCH_RANGES, *([ASSIGNED] if runner != DYNAMIC and plan.applied != "mirror" else [])}
+    offered = {None, *MATCH_RANGES, *([ASSIGNED] if runner != Runner.DYNAMIC and plan.applied != "mirror" else [])}
     if match_range not in offered:
         raise GraphError(f"match_range: no plan for such a graph has {match_range}")
     if plan.applied == "mirror":  # the environment sets the match range when the graph is bound
@@ -122,7 +122,7 @@ def _check_ranges(graph: Graph, plan: Plan) -> None:
     again = [mark.node for mark in plan.marks if PLAN_ATTRIBUTE in mark.attrs]
     operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.takes_attrs]
     marked = set() if match_range is None or plan.applied == "none" else set(again or operators)
-    text = None if match_range is None else range_text(match_range, runner in KEEPS_MEMORY)
+    text = None if match_range is None else range_text(match_range, runner.keeps_memory)
     for mark in plan.marks:
         got = mark.attrs.get(RANGE_ATTRIBUTE)
         if got != (text if mark.node in marked else None):

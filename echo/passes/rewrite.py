@@ -13,7 +13,7 @@ from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, GradientRule
 from echo.ir.ops import spec
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import ASSIGNED, KEEPS_MEMORY, TrainingGraph, common_subexpressions
+from echo.ir.training_graph import ASSIGNED, TrainingGraph, common_subexpressions
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request
 from echo.passes.rules import RULES
@@ -74,7 +74,7 @@ class Rewrite:
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.gradient_rules))
         if outputs or training.gradient_rules:
             graph = graph.with_attrs(on_equal_nodes(request.graph, training, NO_INPLACE_ATTRIBUTE, training.no_inplace))
-        static = training.runner in KEEPS_MEMORY
+        static = training.runner.keeps_memory
         return Rewritten(mark(graph, outputs, request.framework.hook, match_range, splits, static), match_range)
 
 

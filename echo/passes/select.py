@@ -13,7 +13,7 @@ from echo.estimators.inplace import moved, shape_only_hazard
 from echo.estimators.storage_planner import Choice, blocks
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, with_clones
-from echo.ir.training_graph import DYNAMIC, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
 from echo.plans.options import budget_bytes
@@ -141,7 +141,7 @@ def _problem(
     warm_start = request.warm_start
     few = _tries_all(training, candidates, effort)
     fits = warm_start is not None and (request.follows or (not few and warm_start.fits(training, candidates)))
-    assigns = request.framework.hook and training.runner != DYNAMIC and not frozen
+    assigns = request.framework.hook and training.runner != Runner.DYNAMIC and not frozen
     return Problem(
         training=training,
         costs=costs,

@@ -12,7 +12,7 @@ from echo.estimators.cost_model import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, once
-from echo.ir.training_graph import ASSIGNED, EXECUTOR, PEAK, TrainingGraph
+from echo.ir.training_graph import ASSIGNED, PEAK, Runner, TrainingGraph
 from echo.policies.equivalence_classes import roles
 from echo.system.process import NEVER, Deadline, DeadlineExceeded
 
@@ -189,7 +189,7 @@ class Problem:
     @property
     def may_split(self) -> bool:
         """Whether nodes may run again several times, anywhere; not in a CachedOp, which plans each pass by itself."""
-        return not self.once and self.training.runner == EXECUTOR
+        return not self.once and self.training.runner == Runner.EXECUTOR
 
     def splits(self, nodes: Iterable[int]) -> RecomputeSchedule:
         """Returns the schedule in which each of these nodes runs again once."""

@@ -34,7 +34,7 @@ from echo.estimators.footprint import (
     space_bytes,
 )
 from echo.estimators.footprint import WORKSPACES as DRAWN
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED
+from echo.ir.training_graph import Runner
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES, Memory
 from echo.plans.plan import Plan
 from echo.system.terminal import size_text
@@ -87,7 +87,7 @@ def foreseen(plan: Plan, process: Process) -> Foreseen | None:
     echo = process_peak(parts, process.peak and process.peak + parts[HOLES])  # which come with further steps
     stock = _parts(plan, plan.before, process, stock_spaces)
     stock[HELD] = max(stock[HELD] - process.own, 0)
-    if plan.key.runner != DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
+    if plan.key.runner != Runner.DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
         stock[SEEN] = echo.parts.get(SEEN, 0)
     return Foreseen(process_peak(stock), echo)
 
@@ -97,7 +97,7 @@ def of_symbol(plan: Plan) -> Foreseen | None:
 
     Module keeps the weights in host arrays next to those of its executor.
     """
-    if plan.key.runner != EXECUTOR:
+    if plan.key.runner != Runner.EXECUTOR:
         return None
     nodes = NODE_BYTES * sum(plan.key.operators.values())
     held = IMPORTED_BYTES + nodes + plan.before.static.get(WEIGHTS, 0)
@@ -127,7 +127,7 @@ def _parts(plan: Plan, memory: Memory, process: Process, spaces: int) -> dict[st
         **beside,
         OUTSIDE: OUTPUT_COPIES * process.outputs,
         SPACES: space_bytes(_largest(plan), spaces),
-        HOLES: hole_bytes(memory.planned, plan.key.runner == DYNAMIC),
+        HOLES: hole_bytes(memory.planned, plan.key.runner == Runner.DYNAMIC),
         CODE: CODE_BYTES,
     }
 
@@ -153,5 +153,5 @@ def _spaces(plan: Plan) -> tuple[int, int]:
     return default, int(settings.get(_SPACES_VARIABLE, default))
 
 
-def _handed_out(runner: str) -> int:
-    return {EXECUTOR: 1, SHAPED: 2}.get(runner, 4)
+def _handed_out(runner: Runner) -> int:
+    return {Runner.EXECUTOR: 1, Runner.SHAPED: 2}.get(runner, 4)

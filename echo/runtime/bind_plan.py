@@ -14,7 +14,7 @@ from echo.frontend.capture import chunk_bytes
 from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
-from echo.ir.training_graph import EXECUTOR
+from echo.ir.training_graph import Runner
 from echo.planning.planner import Planner
 from echo.planning.reuse import Found
 from echo.plans.options import Options
@@ -73,7 +73,7 @@ def find_plan(
     binding: Callable[[], Binding],
     ctx: mx.Context,
     options: Options,
-    runner: str = EXECUTOR,
+    runner: Runner = Runner.EXECUTOR,
     details: bool = True,
     further: bool = False,
 ) -> Found | None:
@@ -87,7 +87,7 @@ def find_plan(
 
 
 def follow_plan(
-    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: str = EXECUTOR
+    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: Runner = Runner.EXECUTOR
 ) -> Found | None:
     """As `find_plan`, without a search: the plan of other shapes of this graph; None if it does not hold for these."""
     if inside_operator() or not PLANNER.may_follow(options):
@@ -104,7 +104,7 @@ def _tell(planned: Found | None) -> None:
 
 
 def session_of(
-    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: str = EXECUTOR
+    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: Runner = Runner.EXECUTOR
 ) -> Callable[[], MxnetFramework]:
     """The session of a graph that is bound like this, made when it is first asked for."""
     return functools.lru_cache(maxsize=None)(lambda: MxnetFramework(graph, binding(), ctx, runner))

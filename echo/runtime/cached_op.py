@@ -26,7 +26,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of, without_marks
 from echo.ir.graph import Graph
 from echo.ir.op_spec import is_true
-from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC
+from echo.ir.training_graph import Runner
 from echo.planning.reuse import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
@@ -95,7 +95,7 @@ class PlannedCachedOp:
         settings = dict(flags)
         texts = {name: str(value) for name, value in flags}
         self._static, shaped = (is_true(texts, name) for name in ("static_alloc", "static_shape"))
-        self._runner = runner_of(self._static, shaped)
+        self._runner = Runner.of_flags(self._static, shaped)
         self._data = tuple(settings.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
         self._lock = Lock()
@@ -346,7 +346,7 @@ class _Planning:
     def _answer(self, planned: Found) -> Answer:
         if planned.plan.changes_nothing:
             return Answer(planned.plan, STOCK)
-        if self.op._runner == DYNAMIC:
+        if self.op._runner == Runner.DYNAMIC:
             return_large_blocks()
         inputs = self.op._symbol.list_inputs()
         return Answer(planned.plan, chosen(planned.plan, planned.graph, stateless(self.op._graph), inputs))
@@ -362,13 +362,6 @@ def _why_untouched(graph: Graph, static: bool, inline_limit: int) -> str:
     if not static and operators <= inline_limit:
         return "MXNet runs so small a graph operator by operator"
     return ""
-
-
-def runner_of(static_alloc: bool, static_shape: bool) -> str:
-    """The runner of a CachedOp with these flags; MXNet takes ``static_shape`` with ``static_alloc`` alone."""
-    if not static_alloc:
-        return DYNAMIC
-    return SHAPED if static_shape else STATIC
 
 
 def binding_of_call(symbol: mx.sym.Symbol, args: Sequence[Any]) -> Binding:

@@ -17,9 +17,10 @@ from echo.frontend.derived_graphs import stateless
 from echo.frontend.install import install_hook
 from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
+from echo.ir.training_graph import Runner
 from echo.plans.options import Options
 from echo.runtime.bind_plan import session_of
-from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp, runner_of
+from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
 from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests
 from echo.runtime.patches import PATCHES
 from echo.system.threads import ONCE, PerThread, are_own
@@ -183,7 +184,7 @@ def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Cont
     symbol = _traced(block, shapes)
     symbol, graph = without_marks(symbol, graph_of(symbol), cached=True)
     flags = dict(block._flags)
-    runner = runner_of(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
+    runner = Runner.of_flags(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
     binding = infer_binding(symbol, shapes)
     return session_of(stateless(graph), lambda: binding, ctx, runner)
 

@@ -22,7 +22,7 @@ from echo.errors import NativeError, OptionError, UnsupportedError, one_line
 from echo.frontend.measurement_process import interpreter
 from echo.frontend.session import MIRROR_VARIABLE, MxnetFramework
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ir.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.native import counter
 from echo.plans.decisions import Memory
 from echo.plans.frontier import Frontier
@@ -214,7 +214,7 @@ def profile(
         EchoError: as for `echo.plan`.
     """
     names = _checked(compare)
-    if run and session().key.runner != EXECUTOR:
+    if run and session().key.runner != Runner.EXECUTOR:
         raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
     planned_graph = bind_plan.PLANNER.plan(session, options)
     plan, stock = planned_graph.plan, session().anew()

@@ -16,7 +16,7 @@ from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, VerificationError
 from echo.ir.graph import Graph
-from echo.ir.training_graph import EXECUTOR
+from echo.ir.training_graph import Runner
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.verify import compare, report
@@ -79,7 +79,7 @@ class Verifier:
     def _case(self, executor: Any) -> Case:
         applied = executor._applied
         return Case(
-            runner=EXECUTOR,
+            runner=Runner.EXECUTOR,
             user=applied.user,
             bound=applied.graph,
             fuses=applied.fuses,

@@ -20,7 +20,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.system.terminal import size_text
 from echo.verify.storage import peak_storage
 
@@ -142,11 +142,11 @@ def test_nobody_keeps_copies_elsewhere() -> None:
     training = captured(network(ENDS["relu"]))
     assert with_layout_copies(training, "gpu") is training
     assert not copied(training, "gpu")
-    for runner in (DYNAMIC, STATIC):
+    for runner in (Runner.DYNAMIC, Runner.STATIC):
         other = replace(training, runner=runner)
         assert with_layout_copies(other, "cpu") is other
         assert not copied(other, "cpu")
-    assert copied(replace(training, runner=SHAPED), "cpu")
+    assert copied(replace(training, runner=Runner.SHAPED), "cpu")
     dense = S.MakeLoss(S.mean(S.relu(S.FullyConnected(S.var("data"), num_hidden=4))))
     assert not any(node.layout_copy_bytes for _, node in with_layout_copies(captured(dense), "cpu").operators())
 
@@ -164,7 +164,7 @@ def test_all_planners_count_what_copies_keep() -> None:
     for planner in (StoragePlanner, ReferencePlanner):
         more, less = (planner(graph, seconds).evaluate(choice, ranges).totals for graph in (training, without))
         assert [a - b for a, b in zip(more, less)] == [kept] * 3
-    shaped = replace(training, runner=SHAPED)
+    shaped = replace(training, runner=Runner.SHAPED)
     fast, slow = (planner(shaped, seconds) for planner in (StoragePlanner, ReferencePlanner))
     assert fast.evaluate(choice, ranges).totals == slow.evaluate(choice, ranges).totals
     splits = {number: (len(training.nodes) // 2,) for number in clip}

@@ -15,7 +15,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE
-from echo.ir.training_graph import ASSIGNED, STATIC, TrainingGraph
+from echo.ir.training_graph import ASSIGNED, Runner, TrainingGraph
 from tests.support.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -81,7 +81,7 @@ def test_map_that_may_be_overwritten_is_found() -> None:
     graph, training = graphs(network())
     assert shape_only_hazard(graph, training, "cpu") == "ones"
     assert not shape_only_hazard(graph, training, "gpu"), "there are no layouts of oneDNN's"
-    assert not shape_only_hazard(graph, replace(training, runner=STATIC), "cpu"), "a CachedOp's planner waits"
+    assert not shape_only_hazard(graph, replace(training, runner=Runner.STATIC), "cpu"), "a CachedOp's planner waits"
 
 
 @pytest.mark.parametrize("case", ["no convolution", "a variable", "an output"])

@@ -16,7 +16,7 @@ from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
 from echo.frontend.derived_graphs import as_cached
 from echo.frontend.symbols import symbol_of
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import ASSIGNED, DYNAMIC, PEAK, STATIC, TrainingGraph
+from echo.ir.training_graph import ASSIGNED, PEAK, Runner, TrainingGraph
 from echo.plans.decisions import mark
 from tests.estimators.test_runners import allocated, trained_inputs
 from tests.support.cases import ALL_CASES, Case, any_case, case_of
@@ -148,7 +148,7 @@ def test_sums_have_their_bits_without_that_memory(grad_req: str) -> None:
 @pytest.mark.parametrize("name", ["resnet50_v1", "densenet121", "slices", "two outputs", "steps", "many readers"])
 def test_static_cached_ops_are_assigned_too(name: str) -> None:
     case = trained_inputs(steps_of_one_weight(12) if name == "steps" else any_case(name))
-    training = as_cached(case.training, STATIC, 16)
+    training = as_cached(case.training, Runner.STATIC, 16)
     assert sum(len(node.untouched) for node in training.nodes) == sum(training.accumulations)
     assert any(training.accumulations) == (name in ("steps", "many readers"))
     graph = mark(case.graph, {}, hook=True, match_range=ASSIGNED, static=True)
@@ -272,7 +272,7 @@ def two_passes(runner: str) -> TrainingGraph:
     return replace(b.graph([loss, last]), runner=runner)
 
 
-@pytest.mark.parametrize(("runner", "total"), [("executor", 4 * 40), (STATIC, 4 * 50), (DYNAMIC, 4 * 40)])
+@pytest.mark.parametrize(("runner", "total"), [("executor", 4 * 40), (Runner.STATIC, 4 * 50), (Runner.DYNAMIC, 4 * 40)])
 def test_the_passes_of_a_cached_op_are_planned_apart(runner: str, total: int) -> None:
     """Behind the forward pass everything stays where it is; allocated dynamically, what is alive at once counts."""
     assert plan_storage(two_passes(runner)).total == total

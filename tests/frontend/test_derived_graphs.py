@@ -15,7 +15,7 @@ from echo.frontend.derived_graphs import accumulations, apply_gradient_rules, as
 from echo.frontend.symbols import graph_of
 from echo.ir.gradient_rules import gradient_rules, split_gradients
 from echo.ir.op_spec import COPY_ATTRIBUTE, GRADIENT_ATTRIBUTE, GradientRule
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from tests.support.cases import Case, case_of, special_case
 
 
@@ -54,7 +54,7 @@ def test_monitors_see_the_users_operator(value: str, op: str, expected: tuple[st
     assert as_stateful("parts", value, op) == expected
 
 
-@pytest.mark.parametrize("runner", [STATIC, DYNAMIC])
+@pytest.mark.parametrize("runner", [Runner.STATIC, Runner.DYNAMIC])
 def test_outputs_are_not_its_own_and_gradients_of_outputs_not_copied(runner: str) -> None:
     training = special_case("two outputs").training
     cached = as_cached(training, runner, 16)
@@ -69,9 +69,9 @@ def test_a_dynamic_cached_op_adds_nothing_in_place() -> None:
     training = special_case("many readers").training
     assert any(training.accumulations)
     chunk = list(range(training.first_entry[-1]))
-    assert accumulations(as_cached(training, DYNAMIC, 16), chunk) == ()
+    assert accumulations(as_cached(training, Runner.DYNAMIC, 16), chunk) == ()
     apart = accumulations(training, chunk)
-    assert training.runner == EXECUTOR
+    assert training.runner == Runner.EXECUTOR
     assert len(apart) == len(training.accumulations)
     assert not any(apart), "what shares no memory is not added in place"
     assert all(accumulations(training, [0] * len(chunk))), "and what shares it is"

@@ -19,6 +19,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.measure import Meter
 from echo.frontend.measurement_process import measuring
 from echo.frontend.symbols import graph_of, infer_binding
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 
 
@@ -146,7 +147,7 @@ def test_packing_operator_is_measured_at_two_batches_and_extrapolated(
         return {"seconds": fixed + row * asked[-1], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
-    monkeypatch.setattr(measure, "spec", lambda _: SimpleNamespace(packs_parameters=True))
+    monkeypatch.setattr(measure, "spec", lambda op: spec(op).having(packs_parameters=True))
     assert Meter(mx.cpu())(graph, only(graph, "FullyConnected")).seconds == pytest.approx(fixed + row * 4096)
     smaller, larger = asked
     assert smaller < larger < 4096
@@ -161,7 +162,7 @@ def test_a_gradient_packs_the_parameters_of_its_operator(monkeypatch: pytest.Mon
         return {"seconds": 1e-3 + 1e-6 * asked[-1], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
-    monkeypatch.setattr(measure, "spec", lambda op: SimpleNamespace(packs_parameters=op == "FullyConnected"))
+    monkeypatch.setattr(measure, "spec", lambda op: spec(op).having(packs_parameters=op == "FullyConnected"))
     seconds = Meter(mx.cpu())(graph, only(graph, "_backward_FullyConnected")).seconds
     assert seconds == pytest.approx(1e-3 + 1e-6 * 4096)
     assert len(asked) == 2

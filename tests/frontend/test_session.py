@@ -13,12 +13,12 @@ from echo.errors import UnsupportedError
 from echo.frontend import session as module
 from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.ir.training_graph import DYNAMIC, EXECUTOR
+from echo.ir.training_graph import Runner
 
 MODEL = SMALL["resnet50_v2"]()
 
 
-def session(runner: str = EXECUTOR, **changes: Any) -> MxnetFramework:
+def session(runner: str = Runner.EXECUTOR, **changes: Any) -> MxnetFramework:
     shapes = {**MODEL.shapes, **changes}
     binding = infer_binding(MODEL.symbol, shapes, None, MODEL.grad_req())
     return MxnetFramework(graph_of(MODEL.symbol), binding, mx.cpu(), runner)
@@ -62,8 +62,8 @@ def test_another_graph_has_a_session_of_its_own_that_is_kept() -> None:
 
 
 def test_a_cached_op_is_planned_by_its_own_rule() -> None:
-    executor, block = session(), session(DYNAMIC)
-    assert block.differentiate().runner == DYNAMIC
+    executor, block = session(), session(Runner.DYNAMIC)
+    assert block.differentiate().runner == Runner.DYNAMIC
     assert block.adds
     assert not executor.adds
     assert block.mxnet_memory_plan(block.graph, 16)[0] == block.differentiate().planned_bytes

@@ -14,7 +14,7 @@ from echo.estimators.cost_model import CostModel
 from echo.estimators.inplace import as_stock, with_layout_copies
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
-from echo.ir.training_graph import DYNAMIC, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates, Differentiate, EstimateCost, FindCandidates, Partition
 from echo.passes.request import Request
 from echo.plans.options import Options
@@ -121,7 +121,7 @@ def test_mode_dependent_maps_stay_if_inference_draws_random_numbers() -> None:
     for name in ("enc_drop", "enc_fc", "dec_fc"):
         assert reasons[name].startswith("in inference the graph draws random numbers")
     assert {entry.node for entry in found(case, recompute="enc_drop").must_recompute}
-    block = replace(case, training=replace(case.training, runner=DYNAMIC))
+    block = replace(case, training=replace(case.training, runner=Runner.DYNAMIC))
     assert "enc_drop" in names(case, found(block).light)
 
 

@@ -13,7 +13,7 @@ from echo import pipeline
 from echo.errors import GraphError
 from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC
+from echo.ir.training_graph import Runner
 from echo.planning.planner import Planner
 from echo.planning.reuse import NOTE, Found, Names, SpareTime, follow, renamed
 from echo.plans.decisions import Note
@@ -121,7 +121,9 @@ def test_renamed_returns_none_if_names_do_not_correspond(old: tuple[str, ...], n
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
-def session_of(model: Model, runner: str = EXECUTOR, factor: int = 1, **shapes: tuple[int, ...]) -> MxnetFramework:
+def session_of(
+    model: Model, runner: str = Runner.EXECUTOR, factor: int = 1, **shapes: tuple[int, ...]
+) -> MxnetFramework:
     """The session of a model for a batch ``factor`` times as large."""
     sizes = {name: (shape[0] * factor, *shape[1:]) for name, shape in model.shapes.items()}
     binding = infer_binding(model.symbol, {**sizes, **shapes}, None, model.grad_req())
@@ -132,7 +134,7 @@ def planned(session: MxnetFramework, options: Options) -> Found:
     return Planner().plan(lambda: session, options)
 
 
-@pytest.mark.parametrize("runner", [EXECUTOR, STATIC, DYNAMIC])
+@pytest.mark.parametrize("runner", [Runner.EXECUTOR, Runner.STATIC, Runner.DYNAMIC])
 @pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("name", ["lm", "nmt"])
 def test_follow_keeps_the_marks_and_counts_the_bytes_of_the_new_shapes(name: str, fuse: bool, runner: str) -> None:

@@ -14,7 +14,7 @@ from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
-from echo.ir.training_graph import ASSIGNED, PEAK, STATIC
+from echo.ir.training_graph import ASSIGNED, PEAK, Runner
 from echo.passes.analysis import Candidates, Partition
 from echo.policies.data_graph import problem_of_graph
 from echo.policies.problem import CandidateSegment, Problem, Segments, partition, run_with_deadline
@@ -175,7 +175,7 @@ def test_limits_come_first(
 def test_dynamic_problem_may_split() -> None:
     assert problem().may_split
     assert not problem(once=True).may_split
-    assert not problem(training=replace(chain(4).training, runner=STATIC)).may_split
+    assert not problem(training=replace(chain(4).training, runner=Runner.STATIC)).may_split
 
 
 def test_choices_are_fresh() -> None:

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 
 import echo
-from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC
-from echo.runtime.cached_op import runner_of
 from tests.support.block_scenarios import (
     FLAGS,
     Run,
@@ -95,11 +93,3 @@ def done(scenario: Callable[[Run], None], run: Run) -> dict[str, Any]:
     run.keep("random stream", mx.nd.random.uniform(shape=(64,)))
     run.seen.update({f"file {path.name}": np.array(path.read_bytes()) for path in run.folder.iterdir()})
     return run.seen
-
-
-@pytest.mark.parametrize(
-    ("alloc", "shape", "runner"),
-    [(False, False, DYNAMIC), (False, True, DYNAMIC), (True, False, STATIC), (True, True, SHAPED)],
-)
-def test_flags_of_a_block_decide_its_runner(alloc: bool, shape: bool, runner: str) -> None:
-    assert runner_of(alloc, shape) == runner

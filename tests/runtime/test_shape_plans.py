@@ -38,10 +38,10 @@ def plan(before: int, after: int) -> Plan:
 
 
 def find_key() -> Any:
-    from echo.ir.training_graph import DYNAMIC
+    from echo.ir.training_graph import Runner
     from echo.plans.key import PlanKey
 
-    return PlanKey("graph", {"tanh": 4}, (), "cpu", DYNAMIC, {})
+    return PlanKey("graph", {"tanh": 4}, (), "cpu", Runner.DYNAMIC, {})
 
 
 @dataclass
