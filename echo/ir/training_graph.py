@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Hashable, Iterable, Mapping, Sequence
 
@@ -21,9 +21,20 @@ if TYPE_CHECKING:
 
 # How memory is handed out: echo's own storage methods, and the pool that MXNet keeps for a device.
 
-# By numbers instead of a match range of MXNet's memory planner.
-ASSIGNED = -1  # echo's own assignment (`echo.estimators.mxnet_storage`)
-PEAK = -2  # the most bytes alive at once, which no assignment goes below: never applied, but quick to search by
+
+class StorageStrategy(IntEnum):
+    """Ways to plan storage other than MXNet's memory planner, as numbers that no match range of it has.
+
+    Attributes:
+        ASSIGNED: echo's own assignment (`echo.estimators.mxnet_storage`).
+        PEAK: the most bytes alive at once, which no assignment goes below: never applied, but quick to search by.
+    """
+
+    ASSIGNED = -1
+    PEAK = -2
+
+    def __str__(self) -> str:
+        return str(int(self))
 
 
 @dataclass(frozen=True)

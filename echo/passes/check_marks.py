@@ -21,7 +21,7 @@ from echo.ir.op_spec import (
     RANGE_ATTRIBUTE,
     GradientRule,
 )
-from echo.ir.training_graph import ASSIGNED, Runner, TrainingGraph, common_subexpressions
+from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph, common_subexpressions
 from echo.ir.training_node import TensorType, TrainingNode, all_outputs, why_not
 from echo.passes.analysis import Candidates, FindCandidates
 from echo.passes.request import Framework, Request
@@ -114,7 +114,11 @@ def _ascend(numbers: Sequence[int]) -> bool:
 def _check_ranges(graph: Graph, plan: Plan) -> None:
     """Raises unless the plan's match range is at each mark, or at every operator if nothing is recomputed."""
     runner, match_range = plan.key.runner, plan.match_range
-    offered = {None, *MATCH_RANGES, *([ASSIGNED] if runner != Runner.DYNAMIC and plan.applied != "mirror" else [])}
+    offered = {
+        None,
+        *MATCH_RANGES,
+        *([StorageStrategy.ASSIGNED] if runner != Runner.DYNAMIC and plan.applied != "mirror" else []),
+    }
     if match_range not in offered:
         raise GraphError(f"match_range: no plan for such a graph has {match_range}")
     if plan.applied == "mirror":  # the environment sets the match range when the graph is bound
@@ -153,9 +157,9 @@ def check_marks(graph: Graph, plan: Plan, framework: Framework) -> None:
     changed = framework.apply_gradient_rules(training, rules) if rules else training
     _check_recomputed(graph, changed, plan, framework)
     late = shape_only_hazard(graph, changed, framework.device)
-    if late and plan.match_range != ASSIGNED:
+    if late and plan.match_range != StorageStrategy.ASSIGNED:
         raise GraphError(f"match_range: {late!r} may find another array in the memory of an input of which it reads "
-                         f"the shape, expected {ASSIGNED}, got {plan.match_range}")  # fmt: skip
+                         f"the shape, expected {StorageStrategy.ASSIGNED}, got {plan.match_range}")  # fmt: skip
     if framework.hook:
         _check_in_place(graph, changed, plan, framework.device)
 

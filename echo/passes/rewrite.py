@@ -13,7 +13,7 @@ from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, GradientRule
 from echo.ir.ops import spec
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import ASSIGNED, TrainingGraph, common_subexpressions
+from echo.ir.training_graph import StorageStrategy, TrainingGraph, common_subexpressions
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request
 from echo.passes.rules import RULES
@@ -142,7 +142,7 @@ class Confirm:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
             return Confirmed(training.planned_bytes, False, reason)
         late = shape_only_hazard(request.graph, training, request.framework.device)
-        if late and match_range != ASSIGNED:
+        if late and match_range != StorageStrategy.ASSIGNED:
             reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
             return Confirmed(training.planned_bytes, False, reason)
         kept = _layout_copy_bytes(training, marks_of(request.graph, rewritten.graph))

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Mapping, Sequence, Tuple, Type
 from echo.errors import GraphError
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, OF_PLANS, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.training_graph import ASSIGNED
+from echo.ir.training_graph import StorageStrategy
 from echo.system.files import shortened
 
 # The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes.
@@ -237,7 +237,7 @@ def mark(
 
 def range_text(match_range: int, static: bool) -> str:
     """A match range as the hook reads it; ``static`` as for `mark`."""
-    return f"{match_range}s" if static and match_range == ASSIGNED else str(match_range)
+    return f"{match_range}s" if static and match_range == StorageStrategy.ASSIGNED else str(match_range)
 
 
 def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from echo.estimators.cost_model import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, once
-from echo.ir.training_graph import ASSIGNED, PEAK, Runner, TrainingGraph
+from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph
 from echo.policies.equivalence_classes import roles
 from echo.system.process import NEVER, Deadline, DeadlineExceeded
 
@@ -143,10 +143,10 @@ class Problem:
     between compute-heavy operators; ``must_recompute`` are entries that the user insists on. ``max_seconds`` bounds the
     recomputation in a step, ``max_bytes`` the planned memory: the policy aims at the fastest choice within
     ``max_bytes``, without it at the smallest. ``match_ranges[0]`` is the one that MXNet uses by itself; where
-    ``assigns``, echo's own storage assignment is another way to plan storage (`ASSIGNED`), with ``assigned_only`` the
-    only one. ``effort`` bounds the work of a search, in visited nodes; a ``warm_start`` shortens it. With ``once``, a
-    node may run again once, for all backward nodes: MXNet's own attributes cannot say more. Searches end at the
-    ``deadline``.
+    ``assigns``, echo's own storage assignment is another way to plan storage (`StorageStrategy.ASSIGNED`), with
+    ``assigned_only`` the only one. ``effort`` bounds the work of a search, in visited nodes; a ``warm_start`` shortens
+    it. With ``once``, a node may run again once, for all backward nodes: MXNet's own attributes cannot say more.
+    Searches end at the ``deadline``.
     """
 
     training: TrainingGraph
@@ -168,10 +168,10 @@ class Problem:
 
     @property
     def all_ranges(self) -> tuple[int, ...]:
-        """The match ranges by which storage can be planned, with `ASSIGNED` for echo's own assignment."""
+        """The match ranges by which storage can be planned, and `StorageStrategy.ASSIGNED` where echo may assign it."""
         if self.assigned_only:
-            return (ASSIGNED,)
-        return (*self.match_ranges, ASSIGNED) if self.assigns else self.match_ranges
+            return (StorageStrategy.ASSIGNED,)
+        return (*self.match_ranges, StorageStrategy.ASSIGNED) if self.assigns else self.match_ranges
 
     def choice(self, nodes: Sequence[int] = ()) -> Choice:
         """The choice that recomputes these candidates, and the entries that must be recomputed."""
@@ -268,7 +268,7 @@ class _Timed:
             raise DeadlineExceeded
         evaluation = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
         exact = limit is None or evaluation.bytes <= limit
-        if exact and PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:
+        if exact and StorageStrategy.PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:
             self._rank = self._problem.rank(evaluation)
             # a copy: a function of the user may go on with the same dictionary
             copied = None if splits is None else {node: tuple(at) for node, at in splits.items()}

@@ -15,7 +15,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE
-from echo.ir.training_graph import ASSIGNED, Runner, TrainingGraph
+from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph
 from tests.support.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -59,7 +59,7 @@ def test_a_plan_shares_memory_by_assignment_alone(made: Any) -> None:
     plan = echo.plan(symbol, fuse=False, max_overhead=None)
     if made is deeper:
         assert plan.after.planned < plan.before.planned
-        assert plan.match_range == ASSIGNED
+        assert plan.match_range == StorageStrategy.ASSIGNED
     else:
         assert plan.reason == "nothing to gain"
     for _ in range(3):

@@ -19,7 +19,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import PEAK, MemoryPool, Runner, TrainingGraph
+from echo.ir.training_graph import MemoryPool, Runner, StorageStrategy, TrainingGraph
 from echo.plans.decisions import mark
 from echo.runtime.cached_op import StockCachedOp
 from echo.system.threads import own_binds
@@ -59,8 +59,8 @@ def test_native_and_reference_agree_on_what_a_pool_holds(name: str, pool: Memory
     fast, slow = StoragePlanner(training, seconds), ReferencePlanner(training, seconds)
     for seed, share in enumerate((0.0, 0.3, 1.0)):
         choice = choice_of(training, case.draw(seed, share))
-        found = fast.evaluate(choice, (*RANGES, PEAK)).totals
-        assert found == slow.evaluate(choice, (*RANGES, PEAK)).totals
+        found = fast.evaluate(choice, (*RANGES, StorageStrategy.PEAK)).totals
+        assert found == slow.evaluate(choice, (*RANGES, StorageStrategy.PEAK)).totals
         assert min(found) == found[-1], "a pool never holds less than what is alive"
     assert fast.evaluate(choice_of(training, ()), (16,)).totals == (training.planned_bytes,)
     assert TrainingGraph.from_json(training.to_json()) == training

@@ -12,7 +12,7 @@ from echo.errors import GraphError
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.training_graph import ASSIGNED
+from echo.ir.training_graph import StorageStrategy
 from echo.plans.decisions import (
     KEPT,
     MOST,
@@ -142,9 +142,9 @@ def test_outputs_and_positions_are_written_beside_the_range(graph: Graph) -> Non
 
 
 def test_a_range_alone_is_written_into_every_operator(graph: Graph) -> None:
-    found = mark(graph, {}, hook=True, match_range=ASSIGNED, static=True)
+    found = mark(graph, {}, hook=True, match_range=StorageStrategy.ASSIGNED, static=True)
     assert attrs(found, RANGE_ATTRIBUTE) == [None, "-1s", "-1s", "-1s"]
-    assert (range_text(ASSIGNED, False), range_text(4, True)) == ("-1", "4")
+    assert (range_text(StorageStrategy.ASSIGNED, False), range_text(4, True)) == ("-1", "4")
 
 
 def test_mark_without_the_hook_sets_mirroring(graph: Graph) -> None:

@@ -14,7 +14,7 @@ from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
-from echo.ir.training_graph import ASSIGNED, PEAK, Runner
+from echo.ir.training_graph import Runner, StorageStrategy
 from echo.passes.analysis import Candidates, Partition
 from echo.policies.data_graph import problem_of_graph
 from echo.policies.problem import CandidateSegment, Problem, Segments, partition, run_with_deadline
@@ -144,12 +144,12 @@ def test_all_outputs_of_a_candidate_are_chosen_together() -> None:
 def test_a_value_is_that_of_all_ways_to_plan_storage() -> None:
     made = problem_of(any_case("dropout").training, assigns=True)
     splits = made.splits(made.candidates)
-    assert made.all_ranges == (*made.match_ranges, ASSIGNED)
+    assert made.all_ranges == (*made.match_ranges, StorageStrategy.ASSIGNED)
     exact = made.evaluator.evaluate(made.choice(list(splits)), made.all_ranges, None, splits)
     assert made.value(splits) == exact
     assert len(made.value(splits).totals) == len(made.match_ranges) + 1
     assert made.evaluate(made.choice(list(splits))).totals == exact.totals[:-1]
-    assert replace(made, assigned_only=True).all_ranges == (ASSIGNED,)
+    assert replace(made, assigned_only=True).all_ranges == (StorageStrategy.ASSIGNED,)
     assert replace(made, assigns=False).all_ranges == made.match_ranges
 
 
@@ -253,7 +253,7 @@ def test_a_best_that_is_changed_later_counts_as_it_was() -> None:
 
 
 def test_values_that_are_not_exact_do_not_count() -> None:
-    assert within(1, Tries([MANY, FEW], ranges=(PEAK,))) == ({}, False)
+    assert within(1, Tries([MANY, FEW], ranges=(StorageStrategy.PEAK,))) == ({}, False)
     assert within(1, Tries([MANY, FEW], limit=0)) == ({}, False)
 
 

@@ -9,7 +9,7 @@ from typing import Callable, Protocol, Sequence
 import numpy as np
 
 from echo.estimators.storage_planner import Choice, Evaluation
-from echo.ir.training_graph import ASSIGNED, PEAK
+from echo.ir.training_graph import StorageStrategy
 from echo.policies.equivalence_classes import classes
 from echo.policies.problem import Problem, WarmStart
 
@@ -113,7 +113,7 @@ class HillClimb:
         self.best_ranges = self.ranges
 
     def evaluate(self, choice: Choice, limit: int | None = None) -> Evaluation:
-        self.left -= _ASSIGNMENT_COST if ASSIGNED in self.ranges else 1
+        self.left -= _ASSIGNMENT_COST if StorageStrategy.ASSIGNED in self.ranges else 1
         return self.problem.evaluate(choice, self.ranges, limit)
 
     def consider(self, choice: Choice, value: Evaluation) -> None:
@@ -150,10 +150,10 @@ class HillClimb:
         self.problem.progress("storage assignment")
         effort = int(_ASSIGNMENT_SHARE * self.total)
         self.left = effort
-        self.ranges = (PEAK,)
+        self.ranges = (StorageStrategy.PEAK,)
         choices = [self.best, *starts]
         choices += [self.climb_apart(start, int(0.7 * effort)) for start in (self.best, starts[0])]
-        self.ranges = (ASSIGNED,)
+        self.ranges = (StorageStrategy.ASSIGNED,)
         self.climb(self.first_of(choices), self.levels[:3], self.limits, 0)
 
     def first_of(self, choices: Sequence[Choice]) -> Choice:
