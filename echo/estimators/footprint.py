@@ -18,7 +18,7 @@ from echo.kernels.library import operator_workspace
 
 # Layers of a training graph by readable names, for reports alone.
 
-MIRROR_SUFFIX = "_mirror"  # which MXNet gives to what it runs again
+MIRROR_SUFFIX = "_mirror"  # which MXNet gives to what it recomputes
 _COUNTER = re.compile(r"^t?\d+$|(?<=\D)\d+$")
 _NUMBERED = re.compile(r"(_?[a-z_]*[a-z])\d+")
 _OF_FORWARD = ("_backward", CLONE_SUFFIX, MIRROR_SUFFIX)
@@ -38,8 +38,8 @@ def layer_named(name: str) -> str:
 class Layers:
     """Names the layer of each node of a training graph.
 
-    A gradient, or what runs again, counts to the layer of its node of the forward pass. What the user gave no name, and
-    MXNet numbers (``broadcast_add12``, ``_plus3``), counts to the layer of the first map that it reads.
+    A gradient, or what is recomputed, counts to the layer of its node of the forward pass. What the user gave no name,
+    and MXNet numbers (``broadcast_add12``, ``_plus3``), counts to the layer of the first map that it reads.
     """
 
     def __init__(self, training: TrainingGraph) -> None:

@@ -1,4 +1,4 @@
-"""What oneDNN's layouts and MXNet's in-place rules do to a graph whose nodes run again."""
+"""What oneDNN's layouts and MXNet's in-place rules do to a graph whose nodes are recomputed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from echo.ir.training_node import TensorType, TrainingNode, why_not_reader
 # An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it
 # a plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array.
 # The executor of the operator keeps those copies for good (``StorageFallbackOpExecutor`` and ``CreateDefaultInputs``
-# in ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. An
-# operator that runs again does so by another executor, with copies of its own: they may take more than recomputation
+# in ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. A
+# recomputed operator has another executor, with copies of its own: they may take more than recomputation
 # saves.
 #
 # Which maps are in another layout is known only when they are computed: here, all are counted that may be.

@@ -74,10 +74,9 @@ def _simulator(
 # The native scheduler: simulates schedules, and finds the fastest within a budget.
 #
 # The search works on the bytes that are alive at once (`echo.ir.schedule`), with what MXNet computes in place taken
-# into account. Within a budget it drops, greedily, what frees the most bytes above it for each second of
-# recomputation, and takes back what turns out not to be needed; then parts of the result are ruined and recreated
-# (Schrimpf et al., 2000) as long as the effort lasts. Nodes may run again any number of times, each just before it is
-# read.
+# into account. Within a budget it drops, greedily, what frees the most bytes above it for each second of recomputation,
+# and takes back what turns out not to be needed; then parts of the result are ruined and recreated (Schrimpf et al.,
+# 2000) as long as the effort lasts. Nodes may be recomputed any number of times, each just before it is read.
 
 LIVE, CHUNKS = 0, 1  # echo/native/planner/schedule.h, Measure
 

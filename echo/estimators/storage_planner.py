@@ -97,7 +97,7 @@ class StoragePlanner:
         return self._evaluate(recompute, match_ranges, limit, splits or {}, None)
 
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
-        """``executed[i]``: how often forward node i runs again under this choice (255: or more often)."""
+        """``executed[i]``: how often forward node i is recomputed under this choice (255: or more often)."""
         executed = np.zeros(self._nodes, np.uint8)
         self._evaluate(recompute, (), None, splits or {}, executed)
         return executed
@@ -234,10 +234,10 @@ class Evaluator(Protocol):
         limit: int | None = None,
         splits: RecomputeSchedule | None = None,
     ) -> Evaluation:
-        """Plans a choice; ``splits`` says where nodes run again, by default once for all backward nodes.
+        """Plans a choice; ``splits`` says where nodes are recomputed, by default once for all backward nodes.
 
         With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit.
         """
 
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
-        """``executed[i]``: how often forward node i runs again under this choice."""
+        """``executed[i]``: how often forward node i is recomputed under this choice."""

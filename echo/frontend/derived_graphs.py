@@ -39,7 +39,7 @@ _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwis
 def stateless(graph: Graph) -> Graph:
     """The graph with operators that keep state replaced by stateless ones of the same bits.
 
-    A CachedOp has no room for the state of a node that it runs again. SliceChannel, which is in every LSTM cell, keeps
+    A CachedOp has no room for the state of a node that it recomputes. SliceChannel, which is in every LSTM cell, keeps
     one although it needs none; ``_split_v2`` is the same without. But it takes 20 times as long for steps, which are
     long runs of elements: those stay as they are, and run once.
     """

@@ -114,7 +114,7 @@ class MxnetFramework:
         return setting_of(names, self._binding, self.device)
 
     def runnable(self, graph: Graph) -> Graph:
-        """The graph in operators that may run again here (`stateless`)."""
+        """The graph in operators that may be recomputed here (`stateless`)."""
         return graph if self._runner == Runner.EXECUTOR else stateless(graph)
 
     def types(self) -> Mapping[Entry, TensorType]:

@@ -9,8 +9,8 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 # Attributes of nodes by which a plan is written into a graph, and how MXNet writes flags.
 
-# Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
-# all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
+# Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node is recomputed more than once, or not
+# for all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
 PLAN_ATTRIBUTE = "__echo_recompute__"
 # Read by the native hook: the match range of MXNet's memory planner, -1 for echo's own assignment, -1s for that of a
 # CachedOp with static_alloc, in which MXNet computes sums of gradients in place.
@@ -212,7 +212,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Safety:
-    """Whether an operator may run twice in a step, and whether the arrays that it reads may move.
+    """Whether an operator may be recomputed in a step, and whether the arrays that it reads may move.
 
     Attributes:
         recomputable: echo may run it a second time in a step, on CPU and on CUDA: it draws no random numbers, keeps no

@@ -1,9 +1,9 @@
 """The table of operators, MXNet's and ours: all that echo knows of each (`echo.ir.op_spec.OpSpec` explains the facts).
 
 An operator runs twice only where its row says so, never because it is not forbidden: one that draws random numbers,
-keeps state or writes into an input gives silently wrong gradients when it runs again. ``tests/ir/test_ops.py`` checks
-each: outputs, gradients and auxiliary states stay identical to the last bit. ``tests/operators`` does the same for what
-is said of readers. Operators with equal facts share a row; of an operator without a row nothing is known.
+keeps state or writes into an input gives silently wrong gradients when it is recomputed. ``tests/ir/test_ops.py``
+checks each: outputs, gradients and auxiliary states stay identical to the last bit. ``tests/operators`` does the same
+for what is said of readers. Operators with equal facts share a row; of an operator without a row nothing is known.
 """
 
 from __future__ import annotations

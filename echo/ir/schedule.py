@@ -1,4 +1,4 @@
-"""A schedule: where each node runs again, and the training graph with those clones; data in, data out.
+"""A schedule: where each node is recomputed, and the training graph with those clones; data in, data out.
 
 `replay` is the specification of ``echo/native/planner/schedule.cc``, and checks the schedules of both. `with_clones` is
 that of ``echo/native/planner/graph.cc`` and of the clones that ``echo/native/hook/gradient.cc`` makes.
@@ -15,7 +15,7 @@ from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TrainingNode
 
-# A schedule: which forward nodes run again in a training step, and where; data in, data out.
+# A schedule: which forward nodes are recomputed in a training step, and where; data in, data out.
 #
 # The base order is the order of a training graph's nodes. A node is *split* at a position of it: backward nodes from
 # that position on no longer read what the forward pass computed, but a copy that is computed just before the first of
@@ -55,7 +55,7 @@ class _Run:
         return bisect_right(self.splits.get(entry.node, ()), slot)
 
     def missing(self, node: int, slot: int) -> list[int]:
-        """The forward nodes that have to run again before ``node`` can read its inputs at ``slot``."""
+        """The forward nodes that have to be recomputed before ``node`` can read its inputs at ``slot``."""
         nodes: list[int] = []
         for position, entry in enumerate(self.training.nodes[node].inputs):
             copy = self.copy_at(entry, slot)

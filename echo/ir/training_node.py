@@ -100,7 +100,7 @@ class TrainingNode:
 
     @property
     def is_masked(self) -> bool:
-        """Whether its first output can be computed again from its data and its second output, a mask."""
+        """Whether its first output can be recomputed from its data and its second output, a mask."""
         return len(self.outputs) > 1 and bool(spec(self.op).safety.clone_op)
 
     @property
@@ -208,21 +208,21 @@ def _within(positions: Iterable[int], count: int) -> bool:
 
 # Operators that read their inputs through their inputs alone, in the forward pass and in their gradients.
 #
-# A map may run again, move, come out of bits or be given up early only if every operator that reads it is one of
+# A map may be recomputed, move, come out of bits or be given up early only if every operator that reads it is one of
 # these by the table (`echo.ir.ops`). Others keep an address or a state between the passes: what they read has to stay
 # where it was. The table is no matter of opinion: ``tests/operators`` holds every operator that MXNet registers
 # against stock MXNet, with its inputs and outputs recomputed, moved and unpacked by force, and its memory taken over
 # by others.
 #
 # The table stands on one condition: what stock MXNet does not compute in place must not be computed in place now. A
-# map that runs again has one reader less, and MXNet then works in place where it did not before. An array that is
+# map that is recomputed has one reader less, and MXNet then works in place where it did not before. An array that is
 # computed over one in a layout of oneDNN takes on that layout, and max Pooling's gradient, which reads where its
 # maxima are by the layout of the forward pass, finds others; the gradients of some operators come out as other
-# numbers (`echo.ir.op_spec.OpSpec.in_place`).
+# numbers (`echo.ir.op_spec.GradientFacts.in_place`).
 
 
 def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
-    """Why the map that an operator reads at this input has to stay where it is; empty if it may run again, or move."""
+    """Why the map that an operator reads at this input has to stay where it is; empty if it may move."""
     facts = spec(op)
     if not facts.safety.address_stable_reads:
         return f"{op} is not known to read its inputs through its inputs alone"
@@ -235,7 +235,7 @@ def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
     return ""
 
 
-# Which nodes of a training graph may run twice, and which of their outputs are computed again then.
+# Which nodes of a training graph may be recomputed, and which of their outputs then are.
 
 
 def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[int, ...]:
@@ -253,7 +253,7 @@ def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
 
 
 def why_not(node: TrainingNode, device: str, hook: bool) -> str:
-    """The reason why this node must not run twice, empty where it may."""
+    """The reason why this node must not be recomputed, empty where it may."""
     facts = spec(node.op)
     if not facts.safety.recomputable:
         return f"{node.op} is not known to be safe to run twice"

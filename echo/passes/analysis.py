@@ -68,7 +68,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class FindCandidates:
-    """Sorts the forward nodes. A user's pattern that matches no node, or a node that cannot run again, is an error."""
+    """Sorts the forward nodes. A user's pattern has to match nodes, and only nodes that can be recomputed."""
 
     name: ClassVar[str] = "find candidates"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
@@ -154,7 +154,7 @@ def _draws_in_inference(training: TrainingGraph) -> bool:
 
 
 def _is_of_mode(node: TrainingNode) -> bool:
-    """Whether the node would have to run again in the mode of the forward pass (`echo.runtime.executor`)."""
+    """Whether the node would have to be recomputed in the mode of the forward pass (`echo.runtime.executor`)."""
     return bool(spec(node.op).safety.clone_op) or spec(node.op).safety.train_mode_sensitive(node.attrs)
 
 

@@ -93,7 +93,7 @@ def _check(node: Node, mark: Mark, count: int, plan: Plan, framework: Framework)
 
 
 def _check_outputs(node: Node, mark: Mark, count: int, framework: Framework) -> None:
-    """Raises unless the node may run again, and gradients may read these outputs from its copy."""
+    """Raises unless the node may be recomputed, and gradients may read these outputs from its copy."""
     where, hook = f"marks: node {mark.node} ({node.name!r})", PLAN_ATTRIBUTE in mark.attrs
     stand_in = TrainingNode(node.op, node.name, (_ANY,) * max(1, count), attrs=node.attrs)
     reason = why_not(stand_in, framework.device, hook)
@@ -203,7 +203,7 @@ def _backward(training: TrainingGraph) -> list[int]:
 
 
 def _offered(graph: Graph, training: TrainingGraph, candidates: Candidates) -> dict[int, tuple[str, tuple[int, ...]]]:
-    """For each node of the graph: why it is not to run again, or the outputs that may be recomputed."""
+    """For each node of the graph: why it is not to be recomputed, or the outputs that may be recomputed."""
 
     def verdicts() -> Iterator[tuple[int | None, tuple[str, tuple[int, ...]]]]:
         for entries_of in (candidates.light, candidates.heavy):

@@ -68,7 +68,7 @@ class Facts(Protocol):
         """The names of ``key.arguments``."""
 
     def runnable(self, graph: Graph) -> Graph:
-        """The graph in operators that may run again here: a CachedOp has no room for their state."""
+        """The graph in operators that may be recomputed here: a CachedOp has no room for their state."""
 
 
 class GraphQueries(Protocol):

@@ -109,7 +109,7 @@ def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
 class Confirmed:
     """``planned_bytes``: MXNet's own figure for the graph to bind. ``accepted``: the rewritten graph is bound.
 
-    Operators that run again keep ``layout_copy_bytes`` alongside that. ``reason`` says why the rewritten graph is not
+    Recomputed operators keep ``layout_copy_bytes`` alongside that. ``reason`` says why the rewritten graph is not
     bound.
     """
 

@@ -38,7 +38,7 @@ _HEAVY_EFFORT = 8
 class Selection:
     """``recompute``: the entries that gradients read from clones; ``splits``: the backward nodes where clones begin.
 
-    ``runs`` says how often each node runs again. ``planned_bytes`` is what MXNet's planner will need under
+    ``runs`` says how often each node is recomputed. ``planned_bytes`` is what MXNet's planner will need under
     ``match_range``, ``seconds`` the time of recomputation in a step. ``warm_start`` makes the next search on a
     graph of the same model short. The search itself took ``search_seconds``.
     """

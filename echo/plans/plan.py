@@ -75,13 +75,14 @@ class Plan:
     assigns storage instead). ``step_seconds`` is the predicted time of a step of the graph that is bound, with its
     fused operators, if nothing were recomputed, ``overhead_seconds`` what recomputation adds, and ``stock_seconds`` the
     predicted time of a step of the original graph, None where that was not looked at (another bucket of a model, in
-    transparent mode). ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied``
-    is "hook" (the native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is).
-    ``key`` is the key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused operators take,
-    each with the node of the user at which it is found; decisions and marks are about the graph with these operators.
-    Places such as ("batched_products:10", node) are layouts of products (`echo.passes.patterns.batched_products`): the
-    node is the first of the group, in the graph with all other fused operators. ``missed`` are near-misses of patterns.
-    ``reason`` says why nothing is recomputed, empty where something is.
+    transparent mode). ``recomputed_nodes`` counts the operators that are recomputed, each as often as it is.
+    ``applied`` is "hook" (the native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as
+    it is). ``key`` is the key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused
+    operators take, each with the node of the user at which it is found; decisions and marks are about the graph with
+    these operators. Places such as ("batched_products:10", node) are layouts of products
+    (`echo.passes.patterns.batched_products`): the node is the first of the group, in the graph with all other fused
+    operators. ``missed`` are near-misses of patterns. ``reason`` says why nothing is recomputed, empty where something
+    is.
     """
 
     decisions: tuple[Decision, ...]

@@ -185,10 +185,11 @@ def _recomputable(problem: Problem) -> set[Entry]:
 def _sink_side(problem: Problem, price: float, sizes: Mapping[Entry, int], after: int) -> set[object]:
     """The sink's side of the cheapest cut before the entries that are read after a position.
 
-    It has entries, and the numbers of nodes that run again. Entries that are not in ``sizes`` are stashed for free.
+    It has entries, and the numbers of nodes that are recomputed. Entries that are not in ``sizes`` are stashed for
+    free.
     """
     training, recomputable = problem.training, _recomputable(problem)
-    number_of: dict[object, int] = defaultdict(lambda: len(number_of) + 2)  # of entries, and of nodes that run again
+    number_of: dict[object, int] = defaultdict(lambda: len(number_of) + 2)  # of entries, and of recomputed nodes
     network = Network(2 + len(problem.candidates) + len(problem.must_recompute) + training.first_entry[-1])
     nodes = sorted({entry.node for entry in recomputable})
     for node in nodes:
@@ -208,7 +209,7 @@ def _sink_side(problem: Problem, price: float, sizes: Mapping[Entry, int], after
 
 
 def _read(problem: Problem, number: int) -> list[Entry]:
-    """The entries that a node reads if it runs again, without variables."""
+    """The entries that a node reads if it is recomputed, without variables."""
     training = problem.training
     node = training.nodes[number]
     read = [

@@ -85,7 +85,7 @@ class WarmStart:
     def of(
         training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], splits: RecomputeSchedule | None = None
     ) -> WarmStart:
-        """The warm start that the ``chosen`` among these nodes give, and the schedule in which they run again."""
+        """The warm start that the ``chosen`` among these nodes give, and the schedule in which they are recomputed."""
         numbers = list(nodes)
         levels = []
         for colours in roles(training, _ROLE_ROUNDS):
@@ -145,7 +145,7 @@ class Problem:
     ``max_bytes``, without it at the smallest. ``match_ranges[0]`` is the one that MXNet uses by itself; where
     ``assigns``, echo's own storage assignment is another way to plan storage (`StorageStrategy.ASSIGNED`), with
     ``assigned_only`` the only one. ``effort`` bounds the work of a search, in visited nodes; a ``warm_start`` shortens
-    it. With ``once``, a node may run again once, for all backward nodes: MXNet's own attributes cannot say more.
+    it. With ``once``, a node may be recomputed once, for all backward nodes: MXNet's own attributes cannot say more.
     Searches end at the ``deadline``.
     """
 
@@ -188,11 +188,11 @@ class Problem:
 
     @property
     def may_split(self) -> bool:
-        """Whether nodes may run again several times, anywhere; not in a CachedOp, which plans each pass by itself."""
+        """Whether nodes may be recomputed several times: not in a CachedOp, which plans each pass by itself."""
         return not self.once and self.training.runner == Runner.EXECUTOR
 
     def splits(self, nodes: Iterable[int]) -> RecomputeSchedule:
-        """Returns the schedule in which each of these nodes runs again once."""
+        """Returns the schedule in which each of these nodes is recomputed once."""
         return once(self.training, nodes)
 
     def chosen(self, choice: Choice) -> RecomputeSchedule:
@@ -223,7 +223,7 @@ class Problem:
 
 
 class Policy(Protocol):
-    """A strategy: returns the candidates that run again, and where."""
+    """A strategy: returns the candidates that are recomputed, and where."""
 
     @property
     def name(self) -> str: ...

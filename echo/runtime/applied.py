@@ -84,7 +84,7 @@ class Applied:
 
     @cached_property
     def marked(self) -> frozenset[str]:
-        """The operators of the nodes that run again."""
+        """The operators of the nodes that are recomputed."""
         return frozenset(self.graph.nodes[number].op for number in marked(self.base, self.graph))
 
     @cached_property
@@ -116,12 +116,12 @@ class Applied:
 
     @cached_property
     def has_masks(self) -> bool:
-        """Whether some node runs again as a product with its mask, which there is in training alone."""
+        """Whether some node is recomputed as a product with its mask, which there is in training alone."""
         return any(spec(op).safety.clone_op for op in self.marked)
 
     @cached_property
     def mode_dependent(self) -> frozenset[str]:
-        """The operators that run again and have to do so in the mode of the forward pass."""
+        """The operators that have to be recomputed in the mode of the forward pass."""
         recomputed = (self.graph.nodes[number] for number in marked(self.base, self.graph))
         return frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
 

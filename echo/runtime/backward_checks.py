@@ -36,7 +36,7 @@ _NOTE = "__echo_trained__"
 
 
 def note(output: Any, operators: Iterable[str]) -> None:
-    """Notes which operators the gradients of a pass just recorded in training run again; ``output`` is one of its own.
+    """Notes which operators the gradients of a pass just recorded in training recompute; ``output`` is one of its own.
 
     From then on an inference backward pass through it raises `UnsupportedError`.
     """
@@ -222,7 +222,7 @@ _MIXTURE = "the gradients would be those of a mixture of old and new values"
 def variables_read_in_backward(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
     """The variables of a graph as it is bound that nodes read at another time than in the user's, with those nodes.
 
-    These are nodes that run again, and fused operators, whose gradients compute their maps again; and of fused
+    These are nodes that are recomputed, and fused operators, whose gradients recompute their maps; and of fused
     operators and products that were put together also what they read through nodes that are not the user's, as a copy:
     his gradients may read the variable itself in backward.
     """

@@ -33,8 +33,8 @@ _MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIB
 class CachedChoice:
     """The choice for one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
 
-    ``mode_dependent`` holds the operators that run again and have to do so in the mode of the forward pass.
-    ``in_training`` says that the graph serves passes in training alone: such operators or masks of Dropout run again.
+    ``mode_dependent`` holds the operators that have to be recomputed in the mode of the forward pass. ``in_training``
+    says that the graph serves passes in training alone: such operators or masks of Dropout are recomputed.
     ``implements`` says that its gradients read less than the user's own; ``watch`` has the inputs that backward reads
     again.
     """

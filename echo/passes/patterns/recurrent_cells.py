@@ -58,7 +58,7 @@ def match_gru_reset(view: View, number: int) -> Fusion | str | None:
     """The cell whose new state this node computes: a fusion, why there is none, or None where there is no cell.
 
     h' = (1 - u) h + u tanh(c), u = sigmoid(z) or 1 - sigmoid(z), c computed from sigmoid(r) h by whatever operators.
-    One operator computes sigmoid(r) h and u, another h'. They stash r, z, c and h: the rest is computed again.
+    One operator computes sigmoid(r) h and u, another h'. They stash r, z, c and h: the rest is recomputed.
     """
     hidden = Entry(number)
     cell = next(_cells(view, hidden), None)
@@ -158,7 +158,7 @@ def match_lstm_cell(view: View, number: int) -> Fusion | str | None:
     """The cell whose new hidden state this node computes: a fusion, why there is none, or None where there is no cell.
 
     h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array, in
-    any order. The fused operator stashes only that array and c: the gates are computed again in backward (EcoRNN,
+    any order. The fused operator stashes only that array and c: the gates are recomputed in backward (EcoRNN,
     MICRO'18, section 5). There may be a layer norm of c' before its tanh (Ba et al., 2016).
     """
     hidden = Entry(number)

@@ -47,7 +47,7 @@ class Program:
 # In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.ir.schedule`. For each backward position
 # k:
 #
-# - run[k, i], binary: candidate i runs again just before backward node k, and is read there;
+# - run[k, i], binary: candidate i is recomputed just before backward node k, and is read there;
 # - kept[k, e]: the value of forward entry e is in memory when position k begins; integral where run is;
 # - used[k, e, r]: once computed, e is alive until copy r or a later one has read it at position k, or beyond k.
 #
@@ -134,7 +134,7 @@ class Model:
                     program.row({**in_memory, self.run[position, reader]: -1.0}, 0.0, _INFINITE)
             if position + 1 < len(self.graph.backward):
                 program.row({**in_memory, self.kept[position + 1, entry]: -1.0}, 0.0, _INFINITE)
-        for node in self.graph.reachable[position]:  # a node runs again only where it is read at once
+        for node in self.graph.reachable[position]:  # a node is recomputed only where it is read at once
             outputs = self.graph.again_of[node]
             if any(entry in reads for entry in outputs):
                 continue
@@ -171,7 +171,7 @@ class Model:
             for entry in self.graph.again_of[node]:
                 if must_recompute:
                     self.program.row({self.kept[0, entry]: 1.0}, 0.0, 0.0)
-                elif not self.problem.may_split:  # all readers read the copy of a node that runs again
+                elif not self.problem.may_split:  # all readers read the copy of a node that is recomputed
                     terms = {self.kept[0, entry]: 1.0, **dict.fromkeys(columns, 1.0)}
                     self.program.row(terms, 0.0, 1.0)
             if not self.problem.may_split or node not in self.problem.candidates:
@@ -233,7 +233,7 @@ class Model:
 
 
 class _Reads:
-    """The readers of each entry in a problem's training graph, and the nodes that may have to run again."""
+    """The readers of each entry in a problem's training graph, and the nodes that may have to be recomputed."""
 
     def __init__(self, problem: Problem) -> None:
         training = self.training = problem.training
@@ -281,7 +281,7 @@ class _Reads:
         return self._read_by(node) | ({Entry(number, 1)} if node.is_masked else set())
 
     def _reachable(self, reads: Iterable[Entry]) -> list[int]:
-        """The nodes that may have to run again for a backward node, in order."""
+        """The nodes that may have to be recomputed for a backward node, in order."""
         reachable: set[int] = set()
         below = [entry.node for entry in reads if entry in self.again]
         while below:

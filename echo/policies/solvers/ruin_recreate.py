@@ -18,7 +18,7 @@ from echo.policies.problem import Problem
 from echo.policies.sublinear import Cutter
 from echo.system.terminal import size_text
 
-# Schedules by the native scheduler: nodes may run again any number of times, each just before it is read.
+# Schedules by the native scheduler: nodes may be recomputed any number of times, each just before it is read.
 #
 # With a budget, the fastest schedule that fits; without one, the smallest within the bound on time. The scheduler
 # counts a lower bound on the bytes of any storage assignment (`echo.estimators.scheduler`), which echo's own
@@ -121,7 +121,7 @@ def scheduler_of(problem: Problem) -> Scheduler:
 
 
 def _recomputable(problem: Problem) -> Choice:
-    """The choice of all entries that candidates recompute if they run again."""
+    """The choice of every entry of the candidates."""
     mask = np.zeros(problem.evaluator.entries, np.uint8)
     for node in problem.candidates:
         mask[problem.entry_ids(node)] = 1
@@ -132,7 +132,7 @@ def _recomputable(problem: Problem) -> Choice:
 #
 # Where a budget is far below the bytes of a graph, a search that starts from nothing recomputed has a long way. This
 # one starts from the other end: the forward pass is cut into segments (`echo.policies.sublinear`), and all nodes of a
-# segment run again when the backward pass gets to it. Of their values, those are kept that save the most time for
+# segment are recomputed when the backward pass gets to it. Of their values, those are kept that save the most time for
 # each byte (``echo/native/planner/keep.cc``). A handful of shapes of segments are tried.
 
 _LOWER = 0.9995  # so that lower aims reach the budget, and do not only approach it
@@ -266,7 +266,7 @@ class _Search:
         return _Kept(start, splits, value)
 
     def _dropped(self, shape: _Segmentation) -> RecomputeSchedule:
-        """Returns the schedule of a shape: nodes run again when the first gradient of their segment is computed."""
+        """Returns the schedule of a shape: nodes are recomputed before the first gradient of their segment."""
         segments = self._cutter.splits(shape.shares, 1)
         if not shape.late:
             return segments
