@@ -39,7 +39,7 @@ class Layers:
     """Names the layer of each node of a training graph.
 
     A gradient, or what is recomputed, counts to the layer of its node of the forward pass. What the user gave no name,
-    and MXNet numbers (``broadcast_add12``, ``_plus3``), counts to the layer of the first map that it reads.
+    and MXNet numbers (``broadcast_add12``, ``_plus3``), counts to the layer of the first feature map that it reads.
     """
 
     def __init__(self, training: TrainingGraph) -> None:
@@ -270,7 +270,7 @@ def _stashed_by_layer(training: TrainingGraph, groups: _Groups) -> dict[str, int
 #   outputs of a Gluon block, which are no part of its plan, and what a loss outside of the graph makes of them: the
 #   output, its gradient, and one more array (`OUTPUT_COPIES`; measured on softmax losses over 33,278 and 8,000 words).
 # ``SPACES``
-#   MXNet's temporary spaces, into which oneDNN lays out maps and weights again (`space_bytes`).
+#   MXNet's temporary spaces, into which oneDNN lays out feature maps and weights again (`space_bytes`).
 # ``WORKSPACES``, ``INSIDE``, ``COPIES``
 #   what fused operators draw, what oneDNN's RNN keeps, what clones keep: the plan has them (`echo.plans.decisions`).
 # ``CODE``
@@ -294,7 +294,7 @@ CODE_BYTES = 11 * 10**6
 OWN_BYTES = 10 * 10**6  # of echo's code, its hook and its plans, which a process without echo does not hold
 IMPORTED_BYTES = 143 * 10**6  # of Python with mxnet and numpy, before anything runs
 NODE_BYTES = 12_000  # of one operator's node, its gradient's and their executors', in Python and in MXNet
-SPACE_SHARE = 1.0  # of the largest map, or weight, that is laid out again, in the first space
+SPACE_SHARE = 1.0  # of the largest feature map, or weight, that is laid out again, in the first space
 FURTHER_SHARE = 0.5  # of it, in each further one: spaces are handed out in turn, and not all get the largest
 HOLE_SHARE = 0.2  # of what is planned, where arrays are allocated at each step
 
@@ -320,8 +320,8 @@ def process_peak(parts: Mapping[str, int], at_least: int = 0) -> ProcessPeak:
 def space_bytes(largest: int, spaces: int) -> int:
     """The bytes that are written to in MXNet's temporary spaces, of ``workspace_slots`` for one graph.
 
-    ``largest`` is the largest map or weight that oneDNN lays out again. A space is allocated twice as large, for an
-    input and an output, and half of it is written to.
+    ``largest`` is the largest feature map or weight that oneDNN lays out again. A space is allocated twice as large,
+    for an input and an output, and half of it is written to.
     """
     return int(largest * (SPACE_SHARE + FURTHER_SHARE * (spaces - 1))) if spaces else 0
 

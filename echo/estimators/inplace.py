@@ -14,7 +14,8 @@ from echo.ir.schedule import RecomputeSchedule, with_clones
 from echo.ir.training_graph import Runner, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode, why_not_reader
 
-# Plain copies of maps in oneDNN's layouts, which operators keep alongside their arrays for as long as they live.
+# Plain copies of feature maps in oneDNN's layouts, which operators keep alongside their arrays for as long as they
+# live.
 #
 # An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it
 # a plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array.
@@ -23,7 +24,7 @@ from echo.ir.training_node import TensorType, TrainingNode, why_not_reader
 # recomputed operator has another executor, with copies of its own: they may take more than recomputation
 # saves.
 #
-# Which maps are in another layout is known only when they are computed: here, all are counted that may be.
+# Which feature maps are in another layout is known only when they are computed: here, all are counted that may be.
 
 
 def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
@@ -110,7 +111,7 @@ def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str
 
 # Which operators work in place under a plan: those that do in the original graph, wherever bits could depend on it.
 #
-# A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place
+# A clone has one reader, and a feature map that is recomputed has none that waits for it, so MXNet would take in-place
 # options that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten.
 # Three things make that visible:
 #

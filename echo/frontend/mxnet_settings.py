@@ -109,9 +109,9 @@ def share_one_space() -> bool:
     """Has the CPU operators of the calling thread draw from one space, and returns whether they do.
 
     MXNet makes four for each thread, and each grows to the largest request: of convolutions, which ask for twice the
-    maps that they bring into another layout, 390 MB more for ResNet-18 at batch 64 and 128 x 128 pixels. Operators that
-    draw run one after the other anyway, unless the user has more than one worker. This has to come before the thread's
-    first operator; random numbers stay the same. A number that the user set stays.
+    feature maps that they bring into another layout, 390 MB more for ResNet-18 at batch 64 and 128 x 128 pixels.
+    Operators that draw run one after the other anyway, unless the user has more than one worker. This has to come
+    before the thread's first operator; random numbers stay the same. A number that the user set stays.
     """
     variable, _ = _VARIABLES["cpu"]
     make = getattr(ctypes.CDLL(mxnet.libinfo.find_lib_path()[0]), _MANAGER, None)

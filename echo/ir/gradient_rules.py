@@ -15,12 +15,12 @@ from echo.ir.training_node import TrainingNode
 
 # Gradients of convolutions in two nodes: the weights' at once, the data's as late as it can be.
 #
-# Where several convolutions read the same map, its gradient is a sum. The map has to be in memory until the last
-# convolution's gradient is computed, alongside all other terms: it is there that ResNets and Inception networks need
-# the most. But only the gradients of weights read it. So one of these gradients becomes two nodes: that of the weights
-# runs before the last of the others, and that of the data after it, when the map is gone. Each product is still
-# computed once, by the same primitive of oneDNN, to the same bits. This costs the output's gradient of that
-# convolution, which has to wait: it is taken where that is smaller than the map.
+# Where several convolutions read the same feature map, its gradient is a sum. The feature map has to be in memory until
+# the last convolution's gradient is computed, alongside all other terms: it is there that ResNets and Inception
+# networks need the most. But only the gradients of weights read it. So one of these gradients becomes two nodes: that
+# of the weights runs before the last of the others, and that of the data after it, when the feature map is gone. Each
+# product is still computed once, by the same primitive of oneDNN, to the same bits. This costs the output's gradient of
+# that convolution, which has to wait: it is taken where that is smaller than the feature map.
 #
 # In MXNet's source, ``MKLDNNConvolutionBackward`` computes both gradients, or one if the other's ``req`` is
 # ``kNullOp``; of the data, the data's gradient reads shape and type alone, and where it is left out, its memory is
@@ -29,7 +29,7 @@ from echo.ir.training_node import TrainingNode
 _CONVOLUTION = "_backward_Convolution"
 SUM = "add_n"  # MXNet's sum of up to seven gradients
 _CUDNN_LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")
-_AXES = (3, 4, 5)  # of maps that oneDNN's convolutions take, which have to be of float32
+_AXES = (3, 4, 5)  # of feature maps that oneDNN's convolutions take, which have to be of float32
 
 
 def split_rule(has_bias: bool) -> GradientRule:

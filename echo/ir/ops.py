@@ -127,7 +127,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_HEAVY.having(flops=_convolution, has_parameters=True, unfused_weight_grad=True, layout=_SOURCE,
              rule_family=GradientRuleFamily.SPLIT), "Convolution"),
     (_HEAVY.having(flops=_deconvolution, has_parameters=True, unfused_weight_grad=True, layout=_SOURCE,
-             movable_inputs=frozenset({0})), "Deconvolution"),  # a CachedOp dies when its others are maps that move
+             movable_inputs=frozenset({0})), "Deconvolution"),  # others must not move: a CachedOp dies
     (_HEAVY.having(flops=_dense, has_parameters=True, unfused_weight_grad=True,
              layout=_PLAIN), "FullyConnected"),
     (_HEAVY.having(flops=None, measurable=False), "Correlation"),

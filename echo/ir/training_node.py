@@ -208,21 +208,21 @@ def _within(positions: Iterable[int], count: int) -> bool:
 
 # Operators that read their inputs through their inputs alone, in the forward pass and in their gradients.
 #
-# A map may be recomputed, move, come out of bits or be given up early only if every operator that reads it is one of
-# these by the table (`echo.ir.ops`). Others keep an address or a state between the passes: what they read has to stay
-# where it was. The table is no matter of opinion: ``tests/operators`` holds every operator that MXNet registers
-# against stock MXNet, with its inputs and outputs recomputed, moved and unpacked by force, and its memory taken over
-# by others.
+# A feature map may be recomputed, move, come out of bits or be given up early only if every operator that reads it is
+# one of these by the table (`echo.ir.ops`). Others keep an address or a state between the passes: what they read has to
+# stay where it was. The table is no matter of opinion: ``tests/operators`` holds every operator that MXNet registers
+# against stock MXNet, with its inputs and outputs recomputed, moved and unpacked by force, and its memory taken over by
+# others.
 #
 # The table stands on one condition: what stock MXNet does not compute in place must not be computed in place now. A
-# map that is recomputed has one reader less, and MXNet then works in place where it did not before. An array that is
-# computed over one in a layout of oneDNN takes on that layout, and max Pooling's gradient, which reads where its
-# maxima are by the layout of the forward pass, finds others; the gradients of some operators come out as other
+# feature map that is recomputed has one reader less, and MXNet then works in place where it did not before. An array
+# that is computed over one in a layout of oneDNN takes on that layout, and max Pooling's gradient, which reads where
+# its maxima are by the layout of the forward pass, finds others; the gradients of some operators come out as other
 # numbers (`echo.ir.op_spec.GradientFacts.in_place`).
 
 
 def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
-    """Why the map that an operator reads at this input has to stay where it is; empty if it may move."""
+    """Why the feature map that an operator reads at this input has to stay where it is; empty if it may move."""
     facts = spec(op)
     if not facts.safety.address_stable_reads:
         return f"{op} is not known to read its inputs through its inputs alone"

@@ -136,7 +136,7 @@ class _Made:
 OWN, FUSED = "own", "fused"
 # Which fusions are timed, and when one is profitable.
 
-# Which of its sizes makes a pattern's operators as much smaller: maps of at most so many bytes are timed.
+# Which of its sizes makes a pattern's operators as much smaller: feature maps of at most so many bytes are timed.
 _ROWS = {
     RNN.name: "T", ATTENTION.name: "N", BIAS_ACT.name: "N", SOFTMAX_OUTPUT.name: "N", CROSS_ENTROPY.name: "R",
     LSTM_LAYER.name: "B", GRU_LAYER.name: "B", RNN_LAYER.name: "B",

@@ -274,7 +274,7 @@ class _Reasons:
     runs: Mapping[int, int]
 
     def decisions(self) -> Iterator[Decision]:
-        """A decision on each feature map: maps that gradients read, and maps that are recomputed on the way to them."""
+        """A decision on each feature map that gradients read, or that is recomputed on the way to one of these."""
         readers = self.training.backward_readers
         for number, node in self.training.operators():
             if not node.forward:

@@ -223,7 +223,7 @@ class Plan:
             name: of the node, or ``"name:output"`` where several of its outputs are feature maps.
 
         Raises:
-            OptionError: no gradient reads such a map; the message names some alike.
+            OptionError: no gradient reads such a feature map; the message names some alike.
         """
         cost = Cost(self.after.chosen, self.overhead_seconds)
         return why(name, self.decisions, self.missed, cost, self._alternatives)

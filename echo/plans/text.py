@@ -73,7 +73,7 @@ def _layers(before: Memory, after: Memory) -> Table:
 
 
 def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
-    """Decisions on alike maps together (operator, size), the largest group first."""
+    """Decisions on alike feature maps together (operator, size), the largest group first."""
     groups: dict[tuple[str, int, int], list[Decision]] = {}
     for decision in decisions:
         groups.setdefault((decision.op, decision.output, decision.bytes), []).append(decision)
@@ -129,10 +129,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The cost of a plan with one decision reversed: ``alone``, and ``together`` with those on ``alike`` other maps.
+    """The cost of a plan with one decision reversed: ``alone``, and ``together`` with ``alike`` others.
 
-    These are maps of the same class, such as equal maps of all time steps or layers: where one alone changes little,
-    all of them may change much. A cost is None where there is no such plan, and ``note`` says why.
+    The others are on feature maps of the same class, such as equal ones of all time steps or layers: where one alone
+    changes little, all of them may change much. A cost is None where there is no such plan, and ``note`` says why.
     """
 
     alone: Cost | None = None

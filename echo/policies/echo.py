@@ -1,9 +1,9 @@
 """The policy of the Echo paper (ISCA'20, sections 4 and 5): recompute cheap segments whose inputs are smaller.
 
 For each segment the nodes are taken from its end backwards: recomputing one more saves its feature map if a gradient
-reads it, and costs the stashing of inputs that were not stashed before. Only maps that a gradient needs are charged.
-Beyond the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one allowance
-for all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
+reads it, and costs the stashing of inputs that were not stashed before. Only feature maps that a gradient needs are
+charged. Beyond the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one
+allowance for all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Echo:
 
 
 def _largest_map(problem: Problem) -> int:
-    # a gradient always needs room for one map alongside the stash: recomputing a single one costs nothing extra
+    # a gradient always needs room for one feature map alongside the stash: recomputing a single one costs nothing extra
     return max((problem.training.type_of(e[0]).bytes for e in problem.candidates.values()), default=0)
 
 
 def _allowances(smallest: int, ladders: list[_Ladder]) -> list[int]:
-    """Allowances from one map to the most that any segment could use, each a quarter more than the one before."""
+    """Allowances from one feature map to the most that a segment could use, each a quarter more than the last."""
     largest = max((step.transient for ladder in ladders for step in ladder.steps), default=0)
     allowances = [smallest]
     while 0 < allowances[-1] < largest:
@@ -106,7 +106,7 @@ def _ladder(problem: Problem, segment: CandidateSegment) -> _Ladder:
     for number in reversed(segment.nodes):
         outputs = problem.candidates[number]
         if not any(entry in walk.stashed for entry in outputs):
-            continue  # no gradient needs it, directly or to recompute another map
+            continue  # no gradient needs it, directly or to recompute another feature map
         _recompute(training, problem, walk, number)
         ladder.nodes.append(number)
         if walk.saved > (ladder.steps[-1].saved if ladder.steps else 0):

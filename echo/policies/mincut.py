@@ -1,9 +1,9 @@
-"""The least stashed bytes: a minimum cut between the forward pass and the maps that gradients read.
+"""The least stashed bytes: a minimum cut between the forward pass and the feature maps that gradients read.
 
-The stash between the passes is a cut of the forward graph: every map that a gradient reads is in the stash, or is
-recomputed from it. The smallest cut is the smallest stash, found in polynomial time (as in functorch's partitioner, He
-and Yu, 2023). It does not count the memory that recomputation needs while it runs. Seconds count as bytes at a price,
-which is bisected to where the limits are kept.
+The stash between the passes is a cut of the forward graph: every feature map that a gradient reads is in the stash, or
+is recomputed from it. The smallest cut is the smallest stash, found in polynomial time (as in functorch's partitioner,
+He and Yu, 2023). It does not count the memory that recomputation needs while it runs. Seconds count as bytes at a
+price, which is bisected to where the limits are kept.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Network:
         return node
 
 
-# The least stash, by a minimum cut of the forward graph before the maps that gradients read.
+# The least stash, by a minimum cut of the forward graph before the feature maps that gradients read.
 
 _SOURCE, _SINK = 0, 1
 

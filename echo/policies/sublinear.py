@@ -92,7 +92,7 @@ class Cutter:
             for left, right, inner in self._segments(begin, end, dropped, shares):
                 reads = [self.first_backward[node] for node in inner if self.first_backward[node]]
                 if not reads:
-                    continue  # no gradient reads a map of this segment
+                    continue  # no gradient reads a feature map of this segment
                 start = min(reads)
                 for node in inner:
                     slots_of[self.nodes[node]].add(start)

@@ -101,9 +101,9 @@ def _refuse(operators: set[str]) -> None:
 
 # Parameters and inputs that change between forward and backward: refused where the plan reads them again.
 #
-# A plan computes maps again from arrays as they are in backward. `watch_of` says which arrays of a bound graph these
-# are, most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and backward
-# first checks that they were not written since.
+# A plan recomputes feature maps from arrays as they are in backward. `watch_of` says which arrays of a bound graph
+# these are, most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and
+# backward first checks that they were not written since.
 
 logger = logging.getLogger("echo")
 
@@ -222,7 +222,7 @@ _MIXTURE = "the gradients would be those of a mixture of old and new values"
 def variables_read_in_backward(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
     """The variables of a graph as it is bound that nodes read at another time than in the user's, with those nodes.
 
-    These are nodes that are recomputed, and fused operators, whose gradients recompute their maps; and of fused
+    These are nodes that are recomputed, and fused operators, whose gradients recompute their feature maps; and of fused
     operators and products that were put together also what they read through nodes that are not the user's, as a copy:
     his gradients may read the variable itself in backward.
     """

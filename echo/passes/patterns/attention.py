@@ -28,8 +28,8 @@ class _Weights(NamedTuple):
 def match_attention(view: View, number: int) -> Fusion | str | None:
     """The attention whose result this product is: a fusion, why there is none, or None where there is no attention.
 
-    softmax(scale q k' + mask) v, perhaps with a number of keys for each query, and Dropout of the weights. No map of
-    [N,Tq,Tk] numbers is ever in memory (as in FlashAttention, Dao et al., 2022).
+    softmax(scale q k' + mask) v, perhaps with a number of keys for each query, and Dropout of the weights. No feature
+    map of [N,Tq,Tk] numbers is ever in memory (as in FlashAttention, Dao et al., 2022).
     """
     weighted = result(view, number)
     if weighted is None:
