@@ -11,7 +11,7 @@ from echo.errors import BudgetError, OptionError
 from echo.estimators.cost_model import CostModel
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, trace
-from echo.passes.patterns.apply import Fused, Place
+from echo.passes.patterns.apply import Fused, MatchSite
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
@@ -77,15 +77,15 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
     """
     fused, has_plan = Fused(request.graph), False
     rejected: Variant | None = None
-    seen: tuple[Place, ...] = ()
-    worse: dict[Place, MissedFusion] = {}
+    seen: tuple[MatchSite, ...] = ()
+    worse: dict[MatchSite, MissedFusion] = {}
     for index, stage in enumerate(stages.bases):
         base, asked = None, _with_its_part(request, len(stages.bases) - index + 4)
         with request.fallback_scope(stage.label):
             fused = run((stage,), [request], request.progress)[Fused]
-            if fused.places in ((), seen):
+            if fused.match_sites in ((), seen):
                 break
-            seen = fused.places
+            seen = fused.match_sites
             base = plan_variant(asked, stages.pipeline, fused)
         slower = "" if base is None else base.why_slower(request)
         if base is not None and (base.is_larger or slower):
@@ -97,7 +97,7 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
             if base.is_enough(request) or (has_plan and request.is_late):
                 return
     missed = (*fused.missed, *worse.values())
-    unfused = replace(fused, graph=request.graph, places=(), missed=missed, counts={}, hidden=0)
+    unfused = replace(fused, graph=request.graph, match_sites=(), missed=missed, counts={}, hidden=0)
     last = _unfused_variant(request, stages, unfused, has_plan, rejected)
     if last is not None:
         yield last
@@ -178,7 +178,7 @@ def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Va
 def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memory | None = None) -> Variant:
     """Plans a graph, or says which budget it misses; ``stock`` is the memory of the user's graph where it is known."""
     inner = request
-    if fused.places:
+    if fused.match_sites:
         stock = stock or stock_memory(request, fused)
         inner = inside(request, fused, stock)
     try:

@@ -51,7 +51,7 @@ class Fuse:
         fused = with_operators(request, MASKS if self.layers else MASKS | LAYERS)
         if not all(named(request.graph, (each,)) or named(fused.graph, (each,)) for each in user_constraints):
             return Fused(request.graph)  # so that the error names the user's own operators
-        if fused.places and framework.why_no_fusion:
+        if fused.match_sites and framework.why_no_fusion:
             return Fused(request.graph, notes=(Note(f"no operator is fused: {framework.why_no_fusion}"),))
         return replace(fused, graph=framework.runnable(fused.graph))
 
@@ -70,7 +70,7 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
             request.graph, framework.types, framework.adds, pinned, without, refused, why_slower, framework.setting,
             None if framework.why_no_fusion else framework.inferred,
         )  # fmt: skip
-        if not fused.places or framework.why_no_fusion:
+        if not fused.match_sites or framework.why_no_fusion:
             return fused
         large = too_large(framework.on(framework.runnable(fused.graph)))
         if large.keys() <= refused.keys():

@@ -91,7 +91,7 @@ def text_of(value: Any) -> str:
 @text_of.register(Fused)
 def _(fused: Fused) -> str:
     places = (f"fused {pattern} at %{node} {fused.graph.nodes[node].name}" if node < len(fused.graph.nodes) else pattern
-              for pattern, node in fused.places)  # fmt: skip
+              for pattern, node in fused.match_sites)  # fmt: skip
     missed = (f"missed {near_miss.pattern} at {near_miss.name}: {near_miss.reason}" for near_miss in fused.missed)
     return _lines([str(fused.graph), *places, *missed, *map(str, fused.notes)])
 

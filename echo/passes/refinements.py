@@ -53,8 +53,8 @@ class Masked:
         if self.fused is None:
             return self.unchanged
         small = without is not None and self._is_small(without)
-        places = [place for place in self.fused.places if place[0] in MASKS]
-        missed = (near_miss(request.graph, place, reason, small) for place in places)
+        sites = [site for site in self.fused.match_sites if site[0] in MASKS]
+        missed = (near_miss(request.graph, site, reason, small) for site in sites)
         return replace(self.unchanged, missed=(*self.unchanged.missed, *missed))
 
     def _is_small(self, without: Plan) -> bool:
@@ -100,15 +100,15 @@ class PackMasks:
         masks, near_misses = find(request.graph, pinned, frozenset(PATTERNS) - MASKS, setting=framework.setting)
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
-        without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}
+        without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.match_sites}
         packed = with_operators(request, without)
         missed = (*fused.missed, *(near_miss for near_miss in packed.missed if near_miss.pattern in MASKS))
         stays = replace(fused, missed=missed)
-        places = [number for name, number in packed.places if name in MASKS]
-        if not places:
+        masked = [number for name, number in packed.match_sites if name in MASKS]
+        if not masked:
             return Masked(stays)
         types, graph = framework.types(), framework.runnable(packed.graph)
-        total = sum(types[Entry(number)].bytes for number in places)
+        total = sum(types[Entry(number)].bytes for number in masked)
         return Masked(stays, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
 
 
@@ -213,7 +213,7 @@ def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequen
     fused = replace(
         stays,
         graph=graph,
-        places=(*stays.places, *(layout.place for layout in kept)),
+        match_sites=(*stays.match_sites, *(layout.match_site for layout in kept)),
         counts=Counter(stays.counts) + Counter(layout.label for layout in kept),
         notes=(*stays.notes, *map(Note, gains)),
     )

@@ -11,7 +11,7 @@ from echo.passes.analysis import EstimateCost
 from echo.passes.fuse import CountWorkspaces, Workspaces
 from echo.passes.pass_manager import run, trace
 from echo.passes.patterns import MASKS
-from echo.passes.patterns.apply import Fused, Place, near_miss
+from echo.passes.patterns.apply import Fused, MatchSite, near_miss
 from echo.passes.request import Request
 from echo.passes.rewrite import memory
 from echo.passes.rules import RULES
@@ -116,18 +116,18 @@ class Variant:
 
     def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Variant:
         """This variant, with those operators of another one as near-misses which it does not have."""
-        left = [place for place in fused.places if place not in self.fused.places]
-        missed = (near_miss(user, place, reason) for place in left)
+        left = [site for site in fused.match_sites if site not in self.fused.match_sites]
+        missed = (near_miss(user, site, reason) for site in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
-    def near_misses(self, user: Graph, slower: str = "") -> dict[Place, MissedFusion]:
+    def near_misses(self, user: Graph, slower: str = "") -> dict[MatchSite, MissedFusion]:
         """Its fused operators as near-misses, because together they are ``slower`` or need more memory than the user's
         own graph.
         """
         assert self.stock is not None
         larger = f"needs {self._total:,} bytes, the user's own graph {self.stock.total:,}"
         reason = f"the graph with all fused operators {slower or larger}"
-        return {place: near_miss(user, place, reason) for place in self.fused.places}
+        return {site: near_miss(user, site, reason) for site in self.fused.match_sites}
 
     def warmed(self, request: Request) -> Request | None:
         """Returns the request by which a refined graph is planned from the choice of this plan, in the time left.
@@ -236,7 +236,9 @@ def _least(*errors: BudgetError | None) -> BudgetError:
 
 
 def _verdict(variant: Variant, is_chosen: bool, reason: str) -> str:
-    operators = f"{len(variant.fused.places)} fused operators" if variant.fused.places else "the user's operators"
+    operators = (
+        f"{len(variant.fused.match_sites)} fused operators" if variant.fused.match_sites else "the user's operators"
+    )
     numbers = f"{variant._total} bytes, {1e3 * variant.seconds:.3g} ms"
     return f"{'taken' if is_chosen else 'rejected'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
 
@@ -290,13 +292,13 @@ def _explained(plan: Plan, fused: Fused, stock: Memory | None, seconds: float | 
     plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, stock is not None)))
     if stock is None:
         return plan
-    return replace(plan, before=stock, applied="hook", fused=fused.places, stock_seconds=seconds)
+    return replace(plan, before=stock, applied="hook", fused=fused.match_sites, stock_seconds=seconds)
 
 
 def _notes(fused: Fused, applied: bool) -> Iterator[Note]:
     yield from fused.notes
     if applied:
         operators = ", ".join(f"{count} x {label}" for label, count in sorted(fused.counts.items()))
-        same = all(name in MASKS for name, _ in fused.places)
+        same = all(name in MASKS for name, _ in fused.match_sites)
         bits = "every bit stays" if same else "last bits differ from the original graph (exact=True keeps them)"
         yield Note(f"fused: {operators}; {bits}")

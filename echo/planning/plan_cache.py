@@ -17,7 +17,7 @@ from echo.errors import EchoError
 from echo.ir.graph import Graph
 from echo.passes.check_marks import with_marks
 from echo.passes.request import Framework
-from echo.planning.reuse import Found, Names, fused_base, renamed
+from echo.planning.reuse import Names, PlannedGraph, fused_base, renamed
 from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.plan import Plan
 from echo.system import files
@@ -122,7 +122,7 @@ _COLUMNS: dict[str, set[type]] = {
 _OF_TEXTS = ("op", "action", "reason")
 
 
-def load(key: str, graph: Graph, framework: Framework) -> Found | None:
+def load(key: str, graph: Graph, framework: Framework) -> PlannedGraph | None:
     """Returns the plan of this name and the graph to bind, or None if there is none that fits the graph."""
     value = read(key, _purpose(key))
     if value is None:
@@ -135,13 +135,13 @@ def load(key: str, graph: Graph, framework: Framework) -> Found | None:
         renamed_plan = renamed(plan, _names(value["names"]), names, [node.op for node in base.nodes])
         if renamed_plan is None:
             return None
-        return Found(renamed_plan, with_marks(base, plan, framework), base, _chunks(value.get("chunks")), names)
+        return PlannedGraph(renamed_plan, with_marks(base, plan, framework), base, _chunks(value.get("chunks")), names)
     except (EchoError, KeyError, TypeError, ValueError, AttributeError) as error:
         files.ignore(path_of(key), f"{type(error).__name__}: {error}")
         return None
 
 
-def save(key: str, found: Found) -> None:
+def save(key: str, found: PlannedGraph) -> None:
     """Writes a plan with its names and the chunks that MXNet wants for it.
 
     A folder that cannot be written to is no error.

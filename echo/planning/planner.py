@@ -19,7 +19,7 @@ from echo.passes.request import Framework, Request
 from echo.passes.variant import Planned
 from echo.planning import plan_cache
 from echo.planning.plan_cache import key_of
-from echo.planning.reuse import Found, Names, SpareTime, fitting, follow, warm_start_of
+from echo.planning.reuse import Names, PlannedGraph, SpareTime, fitting, follow, warm_start_of
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, NoteKind
 from echo.plans.options import SEARCH, Options
@@ -91,9 +91,9 @@ class Planner:
         self.lock = Lock()
         self.summary = Summary()
         self._most = most
-        self._plans: dict[str, Found | BudgetError] = {}
+        self._plans: dict[str, PlannedGraph | BudgetError] = {}
         self._firsts: dict[tuple[str, str], _First] = {}  # by model and options
-        self._models: dict[tuple[str, str, str], Found] = {}  # the plans that further shapes follow
+        self._models: dict[tuple[str, str, str], PlannedGraph] = {}  # the plans that further shapes follow
         self._known = Known()
         self.spare_time = SpareTime()
 
@@ -111,7 +111,7 @@ class Planner:
         details: bool = True,
         leader: Leader | None = None,
         further: bool = False,
-    ) -> Found:
+    ) -> PlannedGraph:
         """The plan of the graph of a session, and the graph to bind. With a ``leader``, the plan follows its choice.
 
         The planner's ``spare_time`` pays for ``further`` shapes of a model that has a plan.
@@ -131,14 +131,14 @@ class Planner:
                 if options.plans:
                     plan, graph, base = fitting(options.plans, framework.graph, framework)
                     names = Names.of(framework.graph, base)
-                    result = Found(plan, graph, base, framework.on(base).chunks(graph), names)
+                    result = PlannedGraph(plan, graph, base, framework.on(base).chunks(graph), names)
                 else:
                     result = self._remembered(request, framework, leader)
                     if leader is None:
                         self._remember_model(_model_of(framework, options), result)
             return self._with_alternatives(request, framework, result)
 
-    def follow(self, session: Callable[[], Session], options: Options) -> Found | None:
+    def follow(self, session: Callable[[], Session], options: Options) -> PlannedGraph | None:
         """Returns the plan for further shapes of a model without a search.
 
         It is the plan for just these shapes if there is one in memory or on the disk, else the plan of the model's
@@ -149,7 +149,7 @@ class Planner:
             request = Request(framework.graph, options, framework)
             key = _key_of(request, framework, None)
             exact = self._plans.get(key) or plan_cache.load(key, framework.graph, framework)
-            result = exact.for_graph(framework.graph, framework) if isinstance(exact, Found) else None
+            result = exact.for_graph(framework.graph, framework) if isinstance(exact, PlannedGraph) else None
             model = self._models.get(_model_of(framework, options))
             try:
                 if result is None and model is not None:
@@ -158,7 +158,7 @@ class Planner:
                 logger.debug("echo: the plan of the first shapes does not hold for others: %s", one_line(error))
             return None if result is None else self._with_alternatives(request, framework, result)
 
-    def _remember_model(self, key: tuple[str, str, str], result: Found) -> None:
+    def _remember_model(self, key: tuple[str, str, str], result: PlannedGraph) -> None:
         model = self._models.get(key)
         if model is None or (model.plan.changes_nothing and not result.plan.changes_nothing):
             while len(self._models) >= self._most:
@@ -174,7 +174,7 @@ class Planner:
         with self.lock.held(), own_binds(), without_garbage_collection(), self.spare_time.planning(further):
             yield
 
-    def _with_alternatives(self, request: Request, framework: Session, result: Found) -> Found:
+    def _with_alternatives(self, request: Request, framework: Session, result: PlannedGraph) -> PlannedGraph:
         # a plan that is kept must not keep a training graph
         fresh = framework.on(result.base).anew()
         base_request = replace(request, graph=result.base, framework=fresh)
@@ -190,10 +190,10 @@ class Planner:
 
         return alternative
 
-    def _remembered(self, request: Request, session: Session, leader: Leader | None) -> Found:
+    def _remembered(self, request: Request, session: Session, leader: Leader | None) -> PlannedGraph:
         key = _key_of(request, session, leader)
         result = self._plans.pop(key, None)
-        if isinstance(result, Found):
+        if isinstance(result, PlannedGraph):
             result = result.for_graph(request.graph, session)
         if result is None:
             result = self._loaded_or_searched(key, request, session, leader)
@@ -206,7 +206,7 @@ class Planner:
 
     def _loaded_or_searched(
         self, key: str, request: Request, session: Session, leader: Leader | None
-    ) -> Found | BudgetError:
+    ) -> PlannedGraph | BudgetError:
         stored = None if trace() is not None else plan_cache.load(key, request.graph, session)
         if stored is not None and not stored.plan.is_late:
             return stored
@@ -220,7 +220,7 @@ class Planner:
         if stored is not None and planned.plan.is_late and _cost(stored.plan) <= _cost(planned.plan):
             return stored
         chunks = session.on(planned.base).chunks(planned.graph)
-        result = Found(planned.plan, planned.graph, planned.base, chunks, Names.of(request.graph, planned.base))
+        result = PlannedGraph(planned.plan, planned.graph, planned.base, chunks, Names.of(request.graph, planned.base))
         for note in result.plan.failed:
             more = "max_planning=None (--max-planning none, ECHO_MAX_PLANNING=none) waits for the best"
             advice = more if note.kind is NoteKind.LATE else REPORT
@@ -229,7 +229,7 @@ class Planner:
             plan_cache.save(key, result)
         return result
 
-    def _search(self, request: Request, stored: Found | None, session: Session) -> Planned:
+    def _search(self, request: Request, stored: PlannedGraph | None, session: Session) -> Planned:
         """Searches for a plan. The warm start is the plan that a search stopped at, or a plan of the same model."""
         family, fingerprint = (request.framework.family, request.options.key), request.framework.key.fingerprint
         first = self._firsts.get(family)

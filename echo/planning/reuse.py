@@ -110,7 +110,7 @@ def _with_words(plan: Plan, words: Mapping[str, str], layers: Mapping[str, str])
 # Plans from memory, the disk or the user: each is checked against the graph that it is bound to.
 
 
-class Found(NamedTuple):
+class PlannedGraph(NamedTuple):
     """A plan, the graph to bind, and the bytes of each chunk that MXNet wants for it (None: not known).
 
     ``base`` is the original graph with the plan's fused operators, without its marks. ``names`` are those that the plan
@@ -123,7 +123,7 @@ class Found(NamedTuple):
     chunks: tuple[int, ...] | None = None
     names: Names = Names((), ())
 
-    def for_graph(self, graph: Graph, framework: Framework) -> Found | None:
+    def for_graph(self, graph: Graph, framework: Framework) -> PlannedGraph | None:
         """Returns the same plan for an equal graph under other names, or None if names do not correspond.
 
         Raises:
@@ -134,7 +134,7 @@ class Found(NamedTuple):
         base = fused_base(self.plan, graph, framework)
         names = Names.of(graph, base)
         plan = renamed(self.plan, self.names, names, [node.op for node in base.nodes])
-        return None if plan is None else Found(plan, with_marks(base, plan, framework), base, self.chunks, names)
+        return None if plan is None else PlannedGraph(plan, with_marks(base, plan, framework), base, self.chunks, names)
 
 
 def fused_base(plan: Plan, graph: Graph, framework: Framework) -> Graph:
@@ -269,7 +269,7 @@ class SpareTime:
                     self._began, self._planning = self._clock(), 0.0
 
 
-def follow(model: Found, graph: Graph, framework: Framework, options: Options) -> Found:
+def follow(model: PlannedGraph, graph: Graph, framework: Framework, options: Options) -> PlannedGraph:
     """Returns the plan of a model for the shapes of ``framework``, and the graph to bind, whose chunks are not known.
 
     Raises:
@@ -301,7 +301,7 @@ def follow(model: Found, graph: Graph, framework: Framework, options: Options) -
     if after.total > before.total:
         raise GraphError(f"it would need {after.total:,} bytes, the original graph needs {before.total:,}")
     result = _resized(plan, training, before, after, framework)
-    return Found(result, marked, base, None, Names.of(graph, base))
+    return PlannedGraph(result, marked, base, None, Names.of(graph, base))
 
 
 def _without_workspaces(request: Request, hidden: int) -> dict[str, int]:

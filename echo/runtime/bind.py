@@ -21,7 +21,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm, Rewritten
-from echo.planning.reuse import Found
+from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind_request
@@ -185,7 +185,7 @@ class Rebinder:
     record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
-        def plan(options: Options) -> Found | None:
+        def plan(options: Options) -> PlannedGraph | None:
             followed = follow_plan(self.user, lambda: binding, self.ctx, options)
             if followed is not None:
                 return followed

@@ -16,7 +16,7 @@ from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import Runner
 from echo.planning.planner import Planner
-from echo.planning.reuse import Found
+from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.runtime.applied import BoundLeader, Pool
 from echo.runtime.bind_request import BindRequest, binding_of
@@ -32,7 +32,7 @@ PLANNER = Planner()  # of the process
 class BindPlan(NamedTuple):
     """The plan to bind with, None where there is none, and the pool of the new executor, where it is known."""
 
-    planned: Found | None = None
+    planned: PlannedGraph | None = None
     pool: Pool | None = None
 
 
@@ -46,10 +46,10 @@ def plan_bind(graph: Graph, request: BindRequest, options: Options, details: boo
     """
     session = session_of(graph, request.binding, request.ctx)
 
-    def find(leader: BoundLeader | None) -> Found | None:
+    def find(leader: BoundLeader | None) -> PlannedGraph | None:
         return _plan(session, options, details, leader)
 
-    def chunks_of(planned: Found) -> Sequence[int]:
+    def chunks_of(planned: PlannedGraph) -> Sequence[int]:
         if planned.chunks is not None:
             return planned.chunks
         return chunk_bytes(symbol_of(planned.graph), request.binding(), request.ctx)
@@ -76,7 +76,7 @@ def find_plan(
     runner: Runner = Runner.EXECUTOR,
     details: bool = True,
     further: bool = False,
-) -> Found | None:
+) -> PlannedGraph | None:
     """The plan of a graph that is bound like this; the summary of the process counts it. None inside of an operator.
 
     ``further`` shapes of a model are paid for as `Planner.plan` says.
@@ -88,7 +88,7 @@ def find_plan(
 
 def follow_plan(
     graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: Runner = Runner.EXECUTOR
-) -> Found | None:
+) -> PlannedGraph | None:
     """As `find_plan`, without a search: the plan of other shapes of this graph; None if it does not hold for these."""
     if inside_operator() or not PLANNER.may_follow(options):
         return None
@@ -97,7 +97,7 @@ def follow_plan(
     return planned
 
 
-def _tell(planned: Found | None) -> None:
+def _tell(planned: PlannedGraph | None) -> None:
     if planned is not None:
         PLANNER.summary.add(planned.plan)
         FORESIGHT.planned(planned.plan)
@@ -116,7 +116,7 @@ def _plan(
     details: bool,
     leader: BoundLeader | None = None,
     further: bool = False,
-) -> Found | None:
+) -> PlannedGraph | None:
     if inside_operator():
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None

@@ -27,7 +27,7 @@ from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import is_true
 from echo.ir.training_graph import Runner
-from echo.planning.reuse import Found
+from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import keep, note, quiet_backward
@@ -343,7 +343,7 @@ class _Planning:
     def _binding(self) -> Binding:
         return binding_of_call(self.op._symbol, self.args)
 
-    def _answer(self, planned: Found) -> Answer:
+    def _answer(self, planned: PlannedGraph) -> Answer:
         if planned.plan.changes_nothing:
             return Answer(planned.plan, STOCK)
         if self.op._runner == Runner.DYNAMIC:

@@ -79,9 +79,9 @@ NOTHING = UnavailableError("no process can be started")
 @pytest.mark.parametrize("pattern", CAREFUL)
 def test_only_what_is_not_slower_takes_the_place(pattern: str, tmp_path: Path) -> None:
     found = fused(CAREFUL[pattern](), Races(FASTER), tmp_path / "fast")
-    assert pattern in {name for name, _ in found.places}
+    assert pattern in {name for name, _ in found.match_sites}
     left = fused(CAREFUL[pattern](), Races(SLOWER), tmp_path / "slow")
-    assert pattern not in {name for name, _ in left.places}
+    assert pattern not in {name for name, _ in left.match_sites}
     (reason,) = {missed.reason for missed in left.missed if missed.pattern == pattern and "device" in missed.reason}
     assert reason == "slower on this device: 2.1 ms, MXNet's own 2 ms (fuse='memory' takes it all the same)"
 
@@ -96,28 +96,28 @@ def test_only_what_is_not_slower_takes_the_place(pattern: str, tmp_path: Path) -
 )
 def test_untimed_operator_is_not_fused(answer: Any, reason: str, tmp_path: Path) -> None:
     found = fused(CAREFUL["softmax_output"](), Races(answer), tmp_path)
-    assert found.places == ()
+    assert found.match_sites == ()
     assert [missed.reason for missed in found.missed] == [
         f"it was not timed on this device: {reason} (fuse='memory' takes it all the same)"
     ]
-    assert fused(CAREFUL["softmax_output"](), Races(FASTER), tmp_path).places, "the next planning asks again"
+    assert fused(CAREFUL["softmax_output"](), Races(FASTER), tmp_path).match_sites, "the next planning asks again"
 
 
 @pytest.mark.parametrize("options", [{"fuse": MEMORY}, {"memory_budget": 0.9}])
 def test_fusion_for_memory_is_not_timed(options: dict[str, Any], tmp_path: Path) -> None:
     races = Races(NOTHING)
-    assert fused(CAREFUL["softmax_output"](), races, tmp_path, **options).places
+    assert fused(CAREFUL["softmax_output"](), races, tmp_path, **options).match_sites
     assert races.asked == []
 
 
 def test_cells_of_a_slower_layer_are_fused(tmp_path: Path) -> None:
     left = fused(wide_layer(1024), Races(SLOWER), tmp_path)
-    assert Counter(name for name, _ in left.places) == {"lstm_cell": 3}
+    assert Counter(name for name, _ in left.match_sites) == {"lstm_cell": 3}
 
 
 def test_attention_over_many_keys_is_timed(tmp_path: Path) -> None:
     races = Races(SLOWER)
-    assert fused(wide_attention(8, keys=65), races, tmp_path).places == ()
+    assert fused(wide_attention(8, keys=65), races, tmp_path).match_sites == ()
     assert len(races.asked) == 1
 
 
@@ -126,13 +126,13 @@ def test_attention_over_many_keys_is_timed(tmp_path: Path) -> None:
                                      EXAMPLES["cross entropy"]()])  # fmt: skip
 def test_patterns_that_always_win_are_not_timed(example: Example, tmp_path: Path) -> None:
     races = Races(NOTHING)
-    assert fused(example, races, tmp_path).places
+    assert fused(example, races, tmp_path).match_sites
     assert races.asked == []
 
 
 def test_fusion_on_a_cpu_is_not_timed(tmp_path: Path) -> None:
     races = Races(NOTHING)
-    assert all(fused(make(), races, tmp_path, "cpu").places for make in CAREFUL.values())
+    assert all(fused(make(), races, tmp_path, "cpu").match_sites for make in CAREFUL.values())
     assert races.asked == []
 
 
@@ -143,16 +143,16 @@ def test_each_is_timed_once_on_a_device(tmp_path: Path) -> None:
         v = mx.sym.batch_dot(mx.sym.softmax(mx.sym.batch_dot(q * 0.5, k, transpose_b=True), axis=-1), v)
     example = Example(v, dict.fromkeys("qkv", (2, 6, 96)), {}, {})
     races = Races(FASTER)
-    assert len(fused(example, races, tmp_path).places) == 2
+    assert len(fused(example, races, tmp_path).match_sites) == 2
     assert len(races.asked) == 1
-    assert len(fused(example, Races(SLOWER), tmp_path).places) == 2, "from the table"
+    assert len(fused(example, Races(SLOWER), tmp_path).match_sites) == 2, "from the table"
 
 
 def test_failed_timing_is_not_repeated_in_one_planning(tmp_path: Path) -> None:
     """Whatever graphs are planned: what takes too long, or does not run, would do so again."""
     races, timed = Races(None), dict[str, str]()
     for _ in range(2):
-        assert not fused(CAREFUL["softmax_output"](), races, tmp_path, timed=timed).places
+        assert not fused(CAREFUL["softmax_output"](), races, tmp_path, timed=timed).match_sites
     assert len(races.asked) == len(timed) == 1
 
 
@@ -163,7 +163,7 @@ def test_large_losses_are_timed_in_part(more: tuple[int, ...], tmp_path: Path) -
     loss = mx.sym.pick(mx.sym.log_softmax(scores), mx.sym.var("label"))
     example = Example(loss, {"data": (64, 100, 200), "label": (64, 100, *more)}, {}, {})
     races = Races(FASTER)
-    assert fused(example, races, tmp_path).places
+    assert fused(example, races, tmp_path).match_sites
     ((_, types),) = races.asked
     sizes = sorted(tensor.shape for tensor in types.values())
     assert (64, sizes[0][1]) == sizes[0][:2] == sizes[1][:2] if more else True
@@ -174,7 +174,7 @@ def test_large_operators_are_timed_in_part(tmp_path: Path) -> None:
     x = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=50_000)
     example = Example(mx.sym.SoftmaxOutput(x), {"data": (64 * 100, 2000)}, {}, {})  # with weights of 400 MB
     races = Races(FASTER)
-    assert fused(example, races, tmp_path).places
+    assert fused(example, races, tmp_path).match_sites
     ((_, types),) = races.asked
     (rows,) = {tensor.shape[0] for tensor in types.values()} - {50_000}
     assert 0.4 <= rows * 4 * 4 * 50_000 / _MOST_BYTES <= 1

@@ -94,15 +94,15 @@ def test_a_graph_that_is_larger_by_workspaces_alone_may_be_less_much_faster(
 
 def test_times_of_short_steps_do_not_decide() -> None:
     """They are noise: the graph with the most fused operators is taken, as where nothing was measured."""
-    assert choose([plan_variant(900, 1, seconds=2e-4), plan_variant(900, seconds=1e-4)], GRAPH).fused.places
-    assert not choose([plan_variant(900, 1, seconds=2e-2), plan_variant(900, seconds=1e-2)], GRAPH).fused.places
+    assert choose([plan_variant(900, 1, seconds=2e-4), plan_variant(900, seconds=1e-4)], GRAPH).fused.match_sites
+    assert not choose([plan_variant(900, 1, seconds=2e-2), plan_variant(900, seconds=1e-2)], GRAPH).fused.match_sites
 
 
 def test_hidden_bytes_of_operators_count() -> None:
     """The fused graph plans more, and does away with what the user's operators hold inside."""
     variants = [plan_variant(1900, 1, hidden=900), plan_variant(1100)]
     assert choose(variants, GRAPH) is variants[0]
-    assert choose([plan_variant(1900, 1), plan_variant(1100)], GRAPH).fused.places == ()
+    assert choose([plan_variant(1900, 1), plan_variant(1100)], GRAPH).fused.match_sites == ()
 
 
 def test_a_graph_that_misses_the_budget_is_not_chosen() -> None:

@@ -18,7 +18,7 @@ from echo.ir.graph import Graph
 from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.planning import plan_cache
 from echo.planning.planner import Planner
-from echo.planning.reuse import Found, Names
+from echo.planning.reuse import Names, PlannedGraph
 from echo.plans.decisions import mark, marks_of
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
@@ -83,8 +83,8 @@ def stored(plan: Plan) -> tuple[Graph, Graph]:
     return graph, marked
 
 
-def found(plan: Plan, marked: Graph, graph: Graph, chunks: tuple[int, ...] | None = None) -> Found:
-    return Found(plan, marked, graph, chunks, Names.of(graph, graph))
+def found(plan: Plan, marked: Graph, graph: Graph, chunks: tuple[int, ...] | None = None) -> PlannedGraph:
+    return PlannedGraph(plan, marked, graph, chunks, Names.of(graph, graph))
 
 
 def with_marks_of(plan: Plan, graph: Graph, marked: Graph) -> Plan:

@@ -15,7 +15,7 @@ from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import Runner
 from echo.planning.planner import Planner
-from echo.planning.reuse import NOTE, Found, Names, SpareTime, follow, renamed
+from echo.planning.reuse import NOTE, Names, PlannedGraph, SpareTime, follow, renamed
 from echo.plans.decisions import Note
 from echo.plans.options import Options
 from echo.plans.plan import Plan
@@ -130,7 +130,7 @@ def session_of(
     return MxnetFramework(graph_of(model.symbol), binding, mx.cpu(), runner)
 
 
-def planned(session: MxnetFramework, options: Options) -> Found:
+def planned(session: MxnetFramework, options: Options) -> PlannedGraph:
     return Planner().plan(lambda: session, options)
 
 

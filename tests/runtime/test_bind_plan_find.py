@@ -61,13 +61,13 @@ def test_a_plan_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pool_takes_the_plan_that_makes_it_grow_less(
     followed: int, own: int, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Found:
+    class PlannedGraph:
         graph, plan = None, None
 
         def __init__(self, name: str, grows: int) -> None:
             self.name, self.chunks = name, (1000, grows) if grows else (1000,)
 
-    choices = {True: Found("followed", 1000 * (followed > 0) + followed), False: Found("own", 1000 + own)}
+    choices = {True: PlannedGraph("followed", 1000 * (followed > 0) + followed), False: PlannedGraph("own", 1000 + own)}
     monkeypatch.setattr(bind_plan, "pool_of", lambda *_: Pool([1000]))
     monkeypatch.setattr(bind_plan, "leader_of", lambda _: "leader")
     monkeypatch.setattr(bind_plan, "_tell", lambda _: None)

@@ -14,7 +14,7 @@ from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.planning.planner import Planner
-from echo.planning.reuse import Found
+from echo.planning.reuse import PlannedGraph
 from echo.policies.problem import Problem, partition
 from tests.support.cases import recomputable
 
@@ -22,8 +22,8 @@ from tests.support.cases import recomputable
 def plan_other_graphs(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Graph], Graph]) -> None:
     """Every plan from now on is bound with what ``changed`` makes of its graph."""
 
-    def changing(original: Callable[..., Found | None]) -> Callable[..., Found | None]:
-        def called(*args: Any, **kwargs: Any) -> Found | None:
+    def changing(original: Callable[..., PlannedGraph | None]) -> Callable[..., PlannedGraph | None]:
+        def called(*args: Any, **kwargs: Any) -> PlannedGraph | None:
             found = original(*args, **kwargs)
             return None if found is None else found._replace(graph=changed(found.graph))
 

@@ -193,15 +193,15 @@ def _transposed(node: Node, rows: int, nodes: list[Node]) -> Entry:
     return local(len(nodes) - 1)
 
 
-def found_at(view: View, places: Sequence[tuple[str, int]]) -> list[Fusion]:
+def found_at(view: View, match_sites: Sequence[tuple[str, int]]) -> list[Fusion]:
     """The layouts of a plan, which may come from anywhere.
 
     Raises:
         GraphError: there is no such group, or no such layout.
     """
-    group_at = {group.members[0]: group for group in product_groups(view)[0]} if places else {}
+    group_at = {group.members[0]: group for group in product_groups(view)[0]} if match_sites else {}
     fusions = []
-    for layout, number in places:
+    for layout, number in match_sites:
         if number not in group_at:
             raise GraphError(f"fused: node {number} is not the first of a group of products, for {layout!r}")
         fusions.append(fusion(view, group_at[number], layout))
@@ -209,7 +209,7 @@ def found_at(view: View, places: Sequence[tuple[str, int]]) -> list[Fusion]:
 
 
 def is_layout(name: str) -> bool:
-    """Whether a place of a plan is that of a group of products."""
+    """Whether a match site of a plan is that of a group of products."""
     return name.startswith((NAME + ":", TRANSPOSED + ":"))
 
 

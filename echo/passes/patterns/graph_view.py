@@ -77,7 +77,7 @@ class Fusion:
     hidden_bytes: tuple[int, Entry] | None = None
 
     @property
-    def place(self) -> tuple[str, int]:
+    def match_site(self) -> tuple[str, int]:
         """Where it stands, as plans say it: the pattern and the anchor."""
         return self.pattern, self.anchor
 
