@@ -18,7 +18,7 @@ from benchmarks.record import save
 from echo.errors import OptionError
 from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import replay, steps_of
-from echo.policies import policy_named
+from echo.policies import policy_of
 from echo.policies.data_graph import DataGraph, load_dag, problem_of_graph
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "ilp"
@@ -32,7 +32,7 @@ def measure(graph: DataGraph, policy: str, budget: int) -> dict[str, Any] | None
     problem = problem_of_graph(training, seconds, max_bytes=budget)
     started = time.perf_counter()
     try:
-        splits = policy_named(policy).choose(problem)
+        splits = policy_of(policy).choose(problem)
     except OptionError as error:
         print(f"  {policy}: {error}")
         return None

@@ -25,7 +25,7 @@ from echo.system.process import NEVER, Deadline
 
 
 class Facts(Protocol):
-    """Facts about the graph and where it runs; `echo.frontend.session` asks MXNet. ``device`` is "cpu" or "gpu".
+    """Facts about the graph and where it runs; `echo.frontend.framework` asks MXNet. ``device`` is "cpu" or "gpu".
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN; ``cudnn``: those of convolutions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Protocol, Sequen
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
@@ -194,9 +194,9 @@ class BoundLeader:
         return self._warm_starts[options.key]
 
     def _warm_start(self, options: Options) -> WarmStart:
-        session = MxnetFramework(self.base, self.binding, self.ctx)
-        training = session.differentiate()
-        candidates = FindCandidates().run(Request(self.base, options, session), training)
+        framework = MxnetFramework(self.base, self.binding, self.ctx)
+        training = framework.differentiate()
+        candidates = FindCandidates().run(Request(self.base, options, framework), training)
         recomputed = marked(self.base, self.graph)
         chosen = {number for number, node in training.operators() if node.forward and node.user in recomputed}
         return WarmStart.of(training, candidates.light, chosen)

@@ -14,8 +14,8 @@ from mxnet.symbol import Symbol
 from echo.estimators.inplace import with_layout_copies
 from echo.frontend import mxnet_settings
 from echo.frontend.capture import bind_without_memory, training_graph
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.mxnet_settings import match_range, unfused
-from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import Binding, graph_from, symbol_of, text_of, without_marks
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph

@@ -11,7 +11,7 @@ import mxnet as mx
 
 from echo import native
 from echo.frontend.capture import chunk_bytes
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import Runner
@@ -44,10 +44,10 @@ def plan_bind(graph: Graph, request: BindRequest, options: Options, details: boo
 
     A bind that shares a pool follows the choice of the pool's owner, unless a plan of its own makes the pool grow less.
     """
-    session = session_of(graph, request.binding, request.ctx)
+    make_framework = framework_of(graph, request.binding, request.ctx)
 
     def find(leader: BoundLeader | None) -> PlannedGraph | None:
-        return _plan(session, options, details, leader)
+        return _plan(make_framework, options, details, leader)
 
     def chunks_of(planned: PlannedGraph) -> Sequence[int]:
         if planned.chunks is not None:
@@ -81,7 +81,7 @@ def find_plan(
 
     ``further`` shapes of a model are paid for as `Planner.plan` says.
     """
-    planned = _plan(session_of(graph, binding, ctx, runner), options, details, further=further)
+    planned = _plan(framework_of(graph, binding, ctx, runner), options, details, further=further)
     _tell(planned)
     return planned
 
@@ -92,7 +92,7 @@ def follow_plan(
     """As `find_plan`, without a search: the plan of other shapes of this graph; None if it does not hold for these."""
     if inside_operator() or not PLANNER.may_follow(options):
         return None
-    planned = PLANNER.follow(session_of(graph, binding, ctx, runner), options)
+    planned = PLANNER.follow(framework_of(graph, binding, ctx, runner), options)
     _tell(planned)
     return planned
 
@@ -103,15 +103,15 @@ def _tell(planned: PlannedGraph | None) -> None:
         FORESIGHT.planned(planned.plan)
 
 
-def session_of(
+def framework_of(
     graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: Runner = Runner.EXECUTOR
 ) -> Callable[[], MxnetFramework]:
-    """The session of a graph that is bound like this, made when it is first asked for."""
+    """Returns what makes the framework of a graph that is bound like this, once it is needed."""
     return functools.lru_cache(maxsize=None)(lambda: MxnetFramework(graph, binding(), ctx, runner))
 
 
 def _plan(
-    session: Callable[[], MxnetFramework],
+    make_framework: Callable[[], MxnetFramework],
     options: Options,
     details: bool,
     leader: BoundLeader | None = None,
@@ -120,7 +120,7 @@ def _plan(
     if inside_operator():
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
-    return PLANNER.plan(session, options, details, leader, further)
+    return PLANNER.plan(make_framework, options, details, leader, further)
 
 
 def inside_operator() -> bool:

@@ -14,12 +14,12 @@ from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, UnsupportedError
 from echo.frontend.derived_graphs import stateless
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.install import install_hook
-from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.ir.training_graph import Runner
 from echo.plans.options import Options
-from echo.runtime.bind_plan import session_of
+from echo.runtime.bind_plan import framework_of
 from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
 from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests
 from echo.runtime.patches import PATCHES
@@ -165,8 +165,8 @@ def _traced(block: HybridBlock, names: Iterable[str]) -> mx.sym.Symbol:
     return symbol.as_nd_ndarray() if isinstance(symbol, mx.sym.np._Symbol) else symbol
 
 
-def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetFramework]:
-    """The session of a block for inputs of these shapes.
+def framework_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetFramework]:
+    """Returns what makes the framework of a block for inputs of these shapes.
 
     Where their names are those of the block's inputs they may come in any order, else they are taken as they come.
 
@@ -186,7 +186,7 @@ def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Cont
     flags = dict(block._flags)
     runner = Runner.of_flags(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
     binding = infer_binding(symbol, shapes)
-    return session_of(stateless(graph), lambda: binding, ctx, runner)
+    return framework_of(stateless(graph), lambda: binding, ctx, runner)
 
 
 # Programs of which echo sees little, and one line that logs it: blocks that are not hybridized.

@@ -19,9 +19,9 @@ import echo
 from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
 from echo.estimators.cost_table import CostTable
 from echo.frontend import measure, measurement_process
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.measurement_process import ask, measuring
 from echo.frontend.plan_key import device_key
-from echo.frontend.session import MxnetFramework
 from echo.meter.microbenchmark import Microbenchmark, Variable
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan

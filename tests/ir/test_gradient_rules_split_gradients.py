@@ -16,7 +16,7 @@ from echo.estimators.cost_model import UnmeasurableError, estimate
 from echo.estimators.cost_table import CostTable
 from echo.frontend.capture import training_graph
 from echo.frontend.derived_graphs import apply_gradient_rules
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import symbol_of
 from echo.ir.gradient_rules import gradient_rules, known, split_gradients, split_rule
 from echo.ir.graph import Entry

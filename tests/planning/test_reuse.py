@@ -11,7 +11,7 @@ import echo
 from benchmarks.models import SMALL, Model
 from echo import pipeline
 from echo.errors import GraphError
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import Runner
 from echo.planning.planner import Planner
@@ -121,17 +121,17 @@ def test_renamed_returns_none_if_names_do_not_correspond(old: tuple[str, ...], n
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
-def session_of(
+def framework_of(
     model: Model, runner: str = Runner.EXECUTOR, factor: int = 1, **shapes: tuple[int, ...]
 ) -> MxnetFramework:
-    """The session of a model for a batch ``factor`` times as large."""
+    """The framework of a model for a batch ``factor`` times as large."""
     sizes = {name: (shape[0] * factor, *shape[1:]) for name, shape in model.shapes.items()}
     binding = infer_binding(model.symbol, {**sizes, **shapes}, None, model.grad_req())
     return MxnetFramework(graph_of(model.symbol), binding, mx.cpu(), runner)
 
 
-def planned(session: MxnetFramework, options: Options) -> PlannedGraph:
-    return Planner().plan(lambda: session, options)
+def planned(framework: MxnetFramework, options: Options) -> PlannedGraph:
+    return Planner().plan(lambda: framework, options)
 
 
 @pytest.mark.parametrize("runner", [Runner.EXECUTOR, Runner.STATIC, Runner.DYNAMIC])
@@ -139,18 +139,18 @@ def planned(session: MxnetFramework, options: Options) -> PlannedGraph:
 @pytest.mark.parametrize("name", ["lm", "nmt"])
 def test_follow_keeps_the_marks_and_counts_the_bytes_of_the_new_shapes(name: str, fuse: bool, runner: str) -> None:
     model, options = SMALL[name](), Options(fuse=fuse)
-    first = planned(session_of(model, runner), options)
+    first = planned(framework_of(model, runner), options)
     assert not first.plan.changes_nothing
-    other = session_of(model, runner, factor=3)
+    other = framework_of(model, runner, factor=3)
     followed = follow(first, other.graph, other, options)
     assert followed.plan.marks == first.plan.marks
     assert followed.plan.fused == first.plan.fused
     assert followed.plan.key == other.key
     assert NOTE in followed.plan.notes
-    fresh = other.anew().on(followed.base)
+    fresh = other.fresh_copy().on(followed.base)
     match_range = other.match_range if followed.plan.match_range is None else followed.plan.match_range
     assert followed.plan.after.planned == fresh.mxnet_memory_plan(followed.graph, match_range)[0]
-    assert followed.plan.before.planned == other.anew().stock_bytes()
+    assert followed.plan.before.planned == other.fresh_copy().stock_bytes()
     assert followed.plan.after.planned < followed.plan.before.planned
     sizes = [later.bytes / decision.bytes for later, decision in zip(followed.plan.decisions, first.plan.decisions)]
     assert max(sizes) == 3
@@ -158,8 +158,8 @@ def test_follow_keeps_the_marks_and_counts_the_bytes_of_the_new_shapes(name: str
 
 def test_follow_of_its_own_shapes_has_the_bytes_of_the_plan() -> None:
     model, options = SMALL["nmt"](), Options()
-    first = planned(session_of(model), options)
-    same = session_of(model)
+    first = planned(framework_of(model), options)
+    same = framework_of(model)
     followed = follow(first, same.graph, same, options).plan
     assert (followed.after.planned, followed.before.planned) == (first.plan.after.planned, first.plan.before.planned)
     assert followed.after.total == first.plan.after.total
@@ -176,17 +176,17 @@ def softmax_model(rows: int) -> Model:
 
 
 def test_follow_refuses_shapes_that_a_fused_operator_does_not_take() -> None:
-    first = planned(session_of(softmax_model(256)), Options())
+    first = planned(framework_of(softmax_model(256)), Options())
     assert first.plan.fused
-    small = session_of(softmax_model(1))
+    small = framework_of(softmax_model(1))
     with pytest.raises(GraphError, match=r"^fused: node \d+ \('softmax'\) is no .*: too small"):
         follow(first, small.graph, small, Options())
 
 
 def test_follow_refuses_a_plan_of_which_mxnet_says_that_it_saves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, options = SMALL["lm"](), Options(fuse=False)
-    first = planned(session_of(model), options)
-    other = session_of(model, factor=2)
+    first = planned(framework_of(model), options)
+    other = framework_of(model, factor=2)
     training = other.differentiate()
     monkeypatch.setattr(
         MxnetFramework, "mxnet_memory_plan", lambda *_: (training.planned_bytes, training.accumulations)
@@ -197,14 +197,14 @@ def test_follow_refuses_a_plan_of_which_mxnet_says_that_it_saves_nothing(monkeyp
 
 def test_planner_follow_returns_none_where_the_plan_does_not_hold() -> None:
     planner, options = Planner(), Options()
-    planner.plan(lambda: session_of(softmax_model(256)), options)
-    assert planner.follow(lambda: session_of(softmax_model(1)), options) is None
-    assert planner.follow(lambda: session_of(softmax_model(512)), options) is not None
+    planner.plan(lambda: framework_of(softmax_model(256)), options)
+    assert planner.follow(lambda: framework_of(softmax_model(1)), options) is None
+    assert planner.follow(lambda: framework_of(softmax_model(512)), options) is not None
 
 
 def test_follow_where_nothing_can_be_fused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = planned(session_of(softmax_model(256)), Options())
-    other = session_of(softmax_model(512))
+    first = planned(framework_of(softmax_model(256)), Options())
+    other = framework_of(softmax_model(512))
     monkeypatch.setattr(MxnetFramework, "why_no_fusion", "no library")
     with pytest.raises(GraphError, match=r"^the plan has fused operators: no library$"):
         follow(first, other.graph, other, Options())
@@ -213,21 +213,21 @@ def test_follow_where_nothing_can_be_fused_any_more(monkeypatch: pytest.MonkeyPa
 def test_planner_follow_prefers_the_plan_that_was_searched_for_these_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, planner = SMALL["lm"](), Planner()
     options = Options(fuse=False)
-    planner.plan(lambda: session_of(model), options)
-    searched = planner.plan(lambda: session_of(model, factor=2), options)
+    planner.plan(lambda: framework_of(model), options)
+    searched = planner.plan(lambda: framework_of(model, factor=2), options)
     monkeypatch.setattr("echo.planning.planner.follow", lambda *_: pytest.fail("followed"))
-    again = planner.follow(lambda: session_of(model, factor=2), options)
+    again = planner.follow(lambda: framework_of(model, factor=2), options)
     assert again is not None
     assert again.plan == searched.plan
 
 
 def test_planner_follow_without_a_plan_of_the_model_returns_none() -> None:
     model, planner = SMALL["lm"](), Planner()
-    assert planner.follow(lambda: session_of(model), Options()) is None
-    planner.plan(lambda: session_of(model), Options(fuse=False))
-    assert planner.follow(lambda: session_of(model, factor=2), Options()) is None, "the options are others"
-    assert planner.follow(lambda: session_of(SMALL["nmt"]()), Options(fuse=False)) is None, "so is the model"
-    assert planner.follow(lambda: session_of(model, factor=2), Options(fuse=False)) is not None
+    assert planner.follow(lambda: framework_of(model), Options()) is None
+    planner.plan(lambda: framework_of(model), Options(fuse=False))
+    assert planner.follow(lambda: framework_of(model, factor=2), Options()) is None, "the options are others"
+    assert planner.follow(lambda: framework_of(SMALL["nmt"]()), Options(fuse=False)) is None, "so is the model"
+    assert planner.follow(lambda: framework_of(model, factor=2), Options(fuse=False)) is not None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import echo
 from benchmarks.models import SMALL
 from echo.cli import main
 from echo.errors import OptionError, PlanError
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.planning.planner import Planner
 from echo.plans.options import Options
 from echo.plans.plan import Plan

@@ -183,7 +183,7 @@ def test_heavy_operators_have_a_price() -> None:
 
 
 def test_mirrored_plans_answer_too(monkeypatch: pytest.MonkeyPatch, cheap_planning: None) -> None:
-    monkeypatch.setattr("echo.frontend.session.install_hook", lambda: "switched off")
+    monkeypatch.setattr("echo.frontend.framework.install_hook", lambda: "switched off")
     plan = echo.plan(network(), max_overhead=None, recompute=["tanh1", "tanh2"], **SHAPES)
     assert plan.applied == "mirror"
     alternative = plan.why("tanh1").alternative

@@ -13,7 +13,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
 from echo.runtime import bind_plan
 from echo.runtime.applied import Pool
-from echo.runtime.bind_plan import find_plan, inside_operator, plan_bind, session_of
+from echo.runtime.bind_plan import find_plan, framework_of, inside_operator, plan_bind
 from echo.runtime.bind_request import BindRequest
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -29,7 +29,7 @@ def request(shared: Any = None) -> BindRequest:
 
 def test_a_session_is_made_once_and_late() -> None:
     asked: list[int] = []
-    session = session_of(GRAPH, lambda: asked.append(1) or BINDING, mx.cpu())  # type: ignore[func-returns-value]
+    session = framework_of(GRAPH, lambda: asked.append(1) or BINDING, mx.cpu())  # type: ignore[func-returns-value]
     assert not asked
     assert session() is session()
     assert asked == [1]

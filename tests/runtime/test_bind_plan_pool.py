@@ -11,8 +11,8 @@ import echo
 from benchmarks.buckets import chunks
 from benchmarks.models import SMALL, nmt_symbol
 from echo import native, pipeline
-from echo.frontend import capture, session
-from echo.frontend.session import MxnetFramework
+from echo.frontend import capture, framework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.request import Request
 from echo.planning.planner import Planner
@@ -119,7 +119,7 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
     plans.clear()
     binds = counted_binds(monkeypatch)
     typed: list[Any] = []
-    monkeypatch.setattr(session, "types_of", lambda *asked: (typed.append(asked), types_of(*asked))[1])
+    monkeypatch.setattr(framework, "types_of", lambda *asked: (typed.append(asked), types_of(*asked))[1])
     pool_of_buckets(max_overhead=None, fuse=fuse)
     # each graph as it is, each plan as it is confirmed; the user's, where the graph that is planned has fused operators
     assert len(binds) == (2 if fuse else 1) * len(LENGTHS) + len(plans)

@@ -15,7 +15,7 @@ import echo
 from echo.errors import OptionError
 from echo.plans.options import Options
 from echo.runtime import gluon as runtime_gluon
-from echo.runtime.gluon import Unplanned, optimize_block, session_of_block
+from echo.runtime.gluon import Unplanned, framework_of_block, optimize_block
 from echo.system.threads import ONCE
 from tests.support.gluon_blocks import BATCH, BLOCKS, FEATURES, FUSED, fused, inputs, made, net, recomputed, step
 from tests.support.training import assert_same
@@ -146,7 +146,7 @@ def test_every_block_that_can_be_hybridized_is_planned() -> None:
 def test_a_session_is_of_the_runner_that_the_flags_ask_for(flags: dict[str, bool], runner: str) -> None:
     block = net()
     block.hybridize(**flags)
-    session = session_of_block(block, {"data": (BATCH, FEATURES)}, mx.cpu())()
+    session = framework_of_block(block, {"data": (BATCH, FEATURES)}, mx.cpu())()
     assert session.key.runner == runner
     assert session.differentiate().runner == runner
 

@@ -7,7 +7,7 @@ from typing import Any, Iterator
 import pytest
 
 from echo.estimators.cost_model import UnmeasurableError
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.runtime.foresight import FORESIGHT
 from echo.system.process import NEVER, Deadline
 from echo.system.threads import ONCE

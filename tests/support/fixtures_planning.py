@@ -13,8 +13,8 @@ import pytest
 import echo
 from echo.estimators.cost_model import UnmeasurableError
 from echo.estimators.storage_planner import Evaluator
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.install import install_hook
-from echo.frontend.session import MxnetFramework
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.rules import RULES
 from echo.planning.planner import Planner

@@ -79,23 +79,23 @@ class MxnetFramework:
         self._costs: tuple[TrainingGraph, CostModel] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
-    def anew(self) -> MxnetFramework:
-        """A copy of this session that remembers nothing, for callers that keep it."""
-        session = copy.copy(self)
-        session._forget()
-        return session
+    def fresh_copy(self) -> MxnetFramework:
+        """A copy of this framework that remembers nothing, for callers that keep it."""
+        framework = copy.copy(self)
+        framework._forget()
+        return framework
 
     def on(self, graph: Graph) -> MxnetFramework:
-        """The session of another graph with the same arguments; its ``key`` stays that of the user's graph."""
+        """The framework of another graph with the same arguments; its ``key`` stays that of the user's graph."""
         if graph is self.graph:
             return self
-        for session in self._derived:
-            if session.graph == graph:
-                return session
-        session = self.anew()
-        session.graph = graph
-        self._derived.append(session)
-        return session
+        for framework in self._derived:
+            if framework.graph == graph:
+                return framework
+        framework = self.fresh_copy()
+        framework.graph = graph
+        self._derived.append(framework)
+        return framework
 
     @property
     def why_no_fusion(self) -> str:
@@ -152,7 +152,7 @@ class MxnetFramework:
     def mirrored(self) -> TrainingGraph:
         """The training graph of the user's symbol with MXNet's own recomputation, ``MXNET_BACKWARD_DO_MIRROR``."""
         with changed_variable(MIRROR_VARIABLE, "1"):
-            return self.anew().differentiate()
+            return self.fresh_copy().differentiate()
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""

@@ -1,4 +1,4 @@
-"""A session asks MXNet nothing twice, keeps what graphs share, and knows the bytes that are always there."""
+"""A framework asks MXNet nothing twice, keeps what graphs share, and knows the bytes that are always there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
-from echo.frontend import session as module
-from echo.frontend.session import MxnetFramework
+from echo.frontend import framework as module
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import Runner
 
 MODEL = SMALL["resnet50_v2"]()
 
 
-def session(runner: str = Runner.EXECUTOR, **changes: Any) -> MxnetFramework:
+def framework(runner: str = Runner.EXECUTOR, **changes: Any) -> MxnetFramework:
     shapes = {**MODEL.shapes, **changes}
     binding = infer_binding(MODEL.symbol, shapes, None, MODEL.grad_req())
     return MxnetFramework(graph_of(MODEL.symbol), binding, mx.cpu(), runner)
@@ -38,21 +38,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_session_asks_mxnet_once(asked: list[str]) -> None:
-    one = session()
+def test_framework_asks_mxnet_once(asked: list[str]) -> None:
+    one = framework()
     for _ in range(2):
         assert one.differentiate() is one.differentiate()
         assert one.types() is one.types()
         assert one.mxnet_memory_plan(one.graph, 16)[0] == one.differentiate().planned_bytes
     assert asked == ["captured_graph", "types_of"], "the training graph says what MXNet's planner would"
-    assert one.mxnet_memory_plan(one.graph, 16) == one.anew().mxnet_memory_plan(one.graph, 16)
+    assert one.mxnet_memory_plan(one.graph, 16) == one.fresh_copy().mxnet_memory_plan(one.graph, 16)
     assert asked[2:] == ["mxnet_memory_plan"]
-    assert one.anew().differentiate() is not one.differentiate()
+    assert one.fresh_copy().differentiate() is not one.differentiate()
     assert asked.count("captured_graph") == 2
 
 
 def test_another_graph_has_a_session_of_its_own_that_is_kept() -> None:
-    one = session()
+    one = framework()
     (last,) = (k for k, node in enumerate(one.graph.nodes) if node.op == "SoftmaxOutput")
     other = one.graph.with_attrs({last: {"__mark__": "1"}})
     assert one.on(one.graph) is one
@@ -62,7 +62,7 @@ def test_another_graph_has_a_session_of_its_own_that_is_kept() -> None:
 
 
 def test_a_cached_op_is_planned_by_its_own_rule() -> None:
-    executor, block = session(), session(Runner.DYNAMIC)
+    executor, block = framework(), framework(Runner.DYNAMIC)
     assert block.differentiate().runner == Runner.DYNAMIC
     assert block.adds
     assert not executor.adds
@@ -76,10 +76,10 @@ def test_session_that_mxnet_would_fuse_again_plans_nothing(
 ) -> None:
     """As under a CUDA build in which the hook does not find how it asks for variables."""
     monkeypatch.setattr(MxnetFramework, "fuses", True)
-    assert session().hook, "which can be told not to"
+    assert framework().hook, "which can be told not to"
     monkeypatch.setattr(module.native, "keeps_unfused", lambda: False)
     with pytest.raises(UnsupportedError, match="MXNET_USE_FUSION=0 lets echo plan"):
-        session()
+        framework()
     shapes = {**MODEL.shapes, "data": (3, *MODEL.shapes["data"][1:]), "softmax_label": (3,)}
     with echo.enable():
         executors = [MODEL.symbol.simple_bind(mx.cpu(), grad_req=MODEL.grad_req(), **shapes) for _ in range(2)]
