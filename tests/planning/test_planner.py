@@ -38,7 +38,7 @@ def test_the_oldest_plan_goes_where_there_are_too_many_and_all_go_when_told() ->
 
     def graph(bound: float) -> object:
         options = Options(fuse=False, max_overhead=bound)
-        return planner.plan(framework.anew, options, details=False).graph
+        return planner.plan(framework.fresh_copy, options, details=False).graph
 
     first, second = graph(0.1), graph(0.2)
     assert (graph(0.1), graph(0.2)) == (first, second)
@@ -59,9 +59,9 @@ def test_planning_without_the_hook_raises_if_strict_and_else_warns_once(
     monkeypatch.setattr("echo.frontend.framework.install_hook", lambda: "another MXNet")
     framework = framework_of(MODEL)
     with pytest.raises(UnsupportedError, match="without the native hook, plans save less: another MXNet"):
-        Planner().plan(framework.anew, Options(fuse=False, strict=True))
+        Planner().plan(framework.fresh_copy, Options(fuse=False, strict=True))
     for _ in range(2):
-        Planner().plan(framework.anew, Options(fuse=False))
+        Planner().plan(framework.fresh_copy, Options(fuse=False))
     assert [record.getMessage() for record in caplog.records] == [
         "echo: without the native hook, plans save less: another MXNet"
     ]
