@@ -39,7 +39,7 @@ def measure(graph: DataGraph, policy: str, budget: int) -> dict[str, Any] | None
     took = time.perf_counter() - started
     steps = steps_of(training, splits)
     value = replay(training, [step.node for step in steps], seconds)
-    again = [step.node for step in steps if step.node != step.slot]
+    again = [step.node for step in steps if step.node != step.position]
     overhead = value.seconds / sum(seconds) - 1
     print(f"  {policy}: {value.bytes / budget:.3f} of the budget, overhead {overhead:.5f}, {took:.2f} s", flush=True)
     if value.bytes > budget:

@@ -112,7 +112,7 @@ _MOST_HELD = 5
 def as_value(graph: DataGraph, policy: str, budget: int, solved: Solved) -> dict[str, Any]:
     """Peak, overhead and what runs again, as a JSON value; bytes are live bytes."""
     training, seconds = graph
-    runs = Counter(run.node for run in steps_of(training, solved.splits) if run.node != run.slot)
+    runs = Counter(run.node for run in steps_of(training, solved.splits) if run.node != run.position)
     return {
         "policy": policy,
         "nodes": len(training.nodes),

@@ -45,10 +45,10 @@ def flat(splits: RecomputeSchedule) -> tuple[npt.NDArray[np.int32], npt.NDArray[
     if not splits:
         return _NO_SPLITS
     nodes = sorted(splits)
-    slots = [splits[node] for node in nodes]
-    counts = np.fromiter(map(len, slots), np.int64, len(slots))
+    positions = [splits[node] for node in nodes]
+    counts = np.fromiter(map(len, positions), np.int64, len(positions))
     node = np.repeat(np.array(nodes, np.int32), counts)
-    return node, np.fromiter(itertools.chain.from_iterable(slots), np.int32, len(node))
+    return node, np.fromiter(itertools.chain.from_iterable(positions), np.int32, len(node))
 
 
 class StoragePlanner:

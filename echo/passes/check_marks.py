@@ -188,10 +188,12 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
         if got != expected:
             raise GraphError(f"marks: node {number}: expected {expected!r} in {NO_INPLACE_ATTRIBUTE}, got {got!r}")
     number_of = {node.user: number for number, node in training.operators() if node.forward}
-    slots = _backward(training)
+    backward = _backward(training)
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
     recompute = [Entry(number, output) for number, mark in again.items() for output in outputs_of(mark)]
-    splits = {number: tuple(slots[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)}
+    splits = {
+        number: tuple(backward[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)
+    }
     refused = sorted(moved(training, device, recompute, splits))
     if refused:
         raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator beside it would not "

@@ -65,7 +65,9 @@ class Rewrite:
             user = training.nodes[entry.node].user
             if user is not None and entry.node in selection.runs:
                 outputs.setdefault(user, []).append(entry.index)
-                splits[user] = [ranks[slot] for slot in selection.splits.get(entry.node, ()) if slot in ranks]
+                splits[user] = [
+                    ranks[position] for position in selection.splits.get(entry.node, ()) if position in ranks
+                ]
         for duplicate, number in common_subexpressions(request.graph, training).items():
             if number in outputs:  # with unequal marks, MXNet would not merge the two any more
                 outputs[duplicate], splits[duplicate] = outputs[number], splits[number]

@@ -65,17 +65,17 @@ class UserPolicy:
                               "`problem.candidates`")  # fmt: skip
         name, nodes = problem.training.nodes[number].name, problem.training.nodes
         try:
-            slots = tuple(map(operator.index, positions))
+            checked = tuple(map(operator.index, positions))
         except TypeError:
             raise OptionError(f"policy {self.name}: {name!r}: expected positions, got {positions!r}") from None
-        ascend = all(one < other for one, other in zip(slots, slots[1:]))
-        if not slots or not ascend or slots[0] < 0 or slots[-1] >= len(nodes) or nodes[slots[0]].forward:
+        ascend = all(one < other for one, other in zip(checked, checked[1:]))
+        if not checked or not ascend or checked[0] < 0 or checked[-1] >= len(nodes) or nodes[checked[0]].forward:
             raise OptionError(f"policy {self.name}: {name!r}: expected positions of backward nodes, ascending, "
                               f"got {positions!r}")  # fmt: skip
-        if len(slots) > 1 and not problem.may_split:
+        if len(checked) > 1 and not problem.may_split:
             raise OptionError(f"policy {self.name}: {name!r}: expected one position, since each node runs again at "
                               f"most once here, got {positions!r}")  # fmt: skip
-        return int(number), slots
+        return int(number), checked
 
 
 POLICIES: tuple[Policy, ...] = (Search(), Echo(), Sublinear(), Mincut(), IntegerProgram(), All(), RecomputeNone())

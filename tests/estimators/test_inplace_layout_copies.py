@@ -171,7 +171,7 @@ def test_all_planners_count_what_copies_keep() -> None:
     for measure in (LIVE, CHUNKS):
         own, less = (Scheduler(graph, seconds, measure) for graph in (training, without))
         steps = own.steps(splits)
-        again = sum(training.nodes[step.node].layout_copy_bytes for step in steps if step.node != step.slot)
+        again = sum(training.nodes[step.node].layout_copy_bytes for step in steps if step.node != step.position)
         assert own.simulate(splits).bytes - less.simulate(splits).bytes == again > 0
 
 

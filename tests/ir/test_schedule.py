@@ -27,7 +27,7 @@ def order(splits: dict[int, tuple[int, ...]], **more: object) -> list[int]:
 
 def test_schedule_without_splits_runs_each_node_once() -> None:
     assert order({}) == ORDER
-    assert all(step.node == step.slot for step in steps_of(TRAINING, {}))
+    assert all(step.node == step.position for step in steps_of(TRAINING, {}))
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ class Model:
         values = [0.0] * len(self.program.cost)
         position_of = {number: position for position, number in enumerate(self.graph.backward)}
         for step in steps_of(self.training, splits, self.graph.again):
-            if step.node != step.slot:
-                values[self.run[position_of[step.slot], step.node]] = 1.0
+            if step.node != step.position:
+                values[self.run[position_of[step.position], step.node]] = 1.0
         return values
 
     # Columns and rows -----------------------------------------------------------------------------------------

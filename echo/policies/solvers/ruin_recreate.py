@@ -271,4 +271,4 @@ class _Search:
         if not shape.late:
             return segments
         first = dict(zip(self._cutter.nodes, self._cutter.first_backward))
-        return {node: tuple(sorted({*slots, first[node]} - {0})) for node, slots in segments.items()}
+        return {node: tuple(sorted({*positions, first[node]} - {0})) for node, positions in segments.items()}
