@@ -18,7 +18,7 @@ from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
 from echo.frontend.derived_graphs import apply_gradient_rules, as_cached, stateless
 from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
-from echo.frontend.measure import Meter, race
+from echo.frontend.measure import TimerClient, race
 from echo.frontend.measurement_process import measuring
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.mxnet_settings import (
@@ -283,14 +283,14 @@ class MxnetFramework:
     def costs(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         """Seconds of every node, measured once: all plans that are compared have the same."""
         if self._costs is None or self._costs[0] is not training:
-            table, meter = self.cost_table(), self.meter()
-            costs = estimate(training, table, meter, time_limit, self.onednn, clock_limit)
+            table, measure = self.cost_table(), self.measure_function()
+            costs = estimate(training, table, measure, time_limit, self.onednn, clock_limit)
             self._costs = training, costs
         return self._costs[1]
 
-    def meter(self) -> MeasureFunction:
+    def measure_function(self) -> MeasureFunction:
         """The function that measures the seconds of a node of a training graph on this device."""
-        return Meter(self._ctx)
+        return TimerClient(self._ctx)
 
     def race(
         self, graphs: Mapping[str, Graph], types: Mapping[str, TensorType], limit: float

@@ -268,7 +268,7 @@ def _output_shapes(
 _LARGER_PART = 4
 
 
-class Meter:
+class TimerClient:
     """Measures nodes on one device (`echo.meter.timer`)."""
 
     def __init__(self, ctx: mx.Context) -> None:

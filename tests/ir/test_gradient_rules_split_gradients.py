@@ -247,7 +247,7 @@ def test_plans_need_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     def unmeasured(*_: Any) -> float:
         raise UnmeasurableError("this test measures nothing")
 
-    monkeypatch.setattr(MxnetFramework, "meter", lambda _: unmeasured)
+    monkeypatch.setattr(MxnetFramework, "measure_function", lambda _: unmeasured)
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "without"))
     without = planned(monkeypatch, False)
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "with"))

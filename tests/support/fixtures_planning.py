@@ -35,7 +35,7 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise UnmeasurableError("this test measures nothing")
 
     monkeypatch.setattr(MxnetFramework, "evaluator", evaluator)
-    monkeypatch.setattr(MxnetFramework, "meter", lambda _: measure)
+    monkeypatch.setattr(MxnetFramework, "measure_function", lambda _: measure)
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
