@@ -317,13 +317,13 @@ def process_peak(parts: Mapping[str, int], at_least: int = 0) -> ProcessPeak:
     return ProcessPeak({name: size for name, size in {**parts, SEEN: seen}.items() if size})
 
 
-def space_bytes(largest: int, spaces: int) -> int:
+def space_bytes(largest: int, workspace_slots: int) -> int:
     """The bytes that are written to in MXNet's temporary spaces, of ``workspace_slots`` for one graph.
 
     ``largest`` is the largest feature map or weight that oneDNN lays out again. A space is allocated twice as large,
     for an input and an output, and half of it is written to.
     """
-    return int(largest * (SPACE_SHARE + FURTHER_SHARE * (spaces - 1))) if spaces else 0
+    return int(largest * (SPACE_SHARE + FURTHER_SHARE * (workspace_slots - 1))) if workspace_slots else 0
 
 
 def hole_bytes(planned: int, dynamic: bool) -> int:

@@ -219,7 +219,7 @@ class _Sensitive:
 def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     """The training graph with those in-place options alone that MXNet takes without a plan, where bits depend on them.
 
-    ``apart`` of the result are the marks with which its nodes have to be bound for that.
+    ``no_inplace`` of the result are the marks with which its nodes have to be bound for that.
     """
     sensitive = _Sensitive(training, device)
     numbers = [number for number, _ in training.operators() if number in sensitive]

@@ -143,9 +143,9 @@ class TrainingGraph:
     nothing is ever touched, which MXNet never allocates. ``accumulations`` says for each ``_grad_add``, in order,
     whether MXNet lets the gradient be accumulated in place by the operator that makes it: a matrix product that
     accumulates may round differently from one that is added. ``pool`` is where a
-    `Runner.DYNAMIC` one gets its memory on a device, if MXNet keeps there what is freed. ``implementations`` are
+    `Runner.DYNAMIC` one gets its memory on a device, if MXNet keeps there what is freed. ``gradient_rules`` are
     the rules by which gradients of the user's nodes read other things than MXNet's own (`echo.ir.gradient_rules`);
-    ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of the user's nodes which
+    ``planned_bytes`` and ``accumulations`` are of the graph without them. ``no_inplace`` says of the user's nodes which
     in-place options they and their gradients must not take in a bind (`echo.estimators.inplace`).
     """
 

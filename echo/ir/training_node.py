@@ -243,7 +243,7 @@ def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[i
 
     ``device`` is MXNet's device type ("cpu" or "gpu"), ``hook`` whether the native hook applies the plan.
     """
-    return () if why_not(node, device, hook) else all_outputs(node, hook)
+    return () if why_not_recomputable(node, device, hook) else all_outputs(node, hook)
 
 
 def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
@@ -252,7 +252,7 @@ def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
     return tuple(range(len(node.outputs))) if not hook or spec(node.op).safety.every_output else (0,)
 
 
-def why_not(node: TrainingNode, device: str, hook: bool) -> str:
+def why_not_recomputable(node: TrainingNode, device: str, hook: bool) -> str:
     """The reason why this node must not be recomputed, empty where it may."""
     facts = spec(node.op)
     if not facts.safety.recomputable:

@@ -13,7 +13,7 @@ from echo.ir.gradient_rules import gradient_rules
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import Runner, TrainingGraph, common_subexpressions
-from echo.ir.training_node import TrainingNode, all_outputs, why_not, why_not_reader
+from echo.ir.training_node import TrainingNode, all_outputs, why_not_reader, why_not_recomputable
 from echo.passes.request import Request
 from echo.policies.problem import Segments, partition
 
@@ -91,7 +91,7 @@ class FindCandidates:
             if not node.forward:
                 continue
             refusal = _refusal(request, training, number, heads, keep) or unsettled.get(number, "")
-            refusal = refusal or why_not(node, request.framework.device, request.framework.hook)
+            refusal = refusal or why_not_recomputable(node, request.framework.device, request.framework.hook)
             refusal = refusal or outputs_stay.get(number, "") or graph_stays
             if draws and not refusal and number not in recompute and _is_of_mode(node):
                 refusal = _DRAWS

@@ -22,7 +22,7 @@ from echo.ir.op_spec import (
     GradientRule,
 )
 from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph, common_subexpressions
-from echo.ir.training_node import TensorType, TrainingNode, all_outputs, why_not
+from echo.ir.training_node import TensorType, TrainingNode, all_outputs, why_not_recomputable
 from echo.passes.analysis import Candidates, FindCandidates
 from echo.passes.request import Framework, Request
 from echo.passes.rewrite import gradient_marks, on_equal_nodes
@@ -96,7 +96,7 @@ def _check_outputs(node: Node, mark: Mark, count: int, framework: Framework) -> 
     """Raises unless the node may be recomputed, and gradients may read these outputs from its copy."""
     where, hook = f"marks: node {mark.node} ({node.name!r})", PLAN_ATTRIBUTE in mark.attrs
     stand_in = TrainingNode(node.op, node.name, (_ANY,) * max(1, count), attrs=node.attrs)
-    reason = why_not(stand_in, framework.device, hook)
+    reason = why_not_recomputable(stand_in, framework.device, hook)
     if reason:
         raise GraphError(f"{where} cannot be recomputed: {reason}")
     outputs, splits = outputs_of(mark), splits_of(mark)

@@ -19,8 +19,8 @@ from echo.ir.training_node import (
     node_from_json,
     node_to_json,
     tensor_type,
-    why_not,
     why_not_reader,
+    why_not_recomputable,
 )
 from tests.support.made_graphs import Builder
 
@@ -122,7 +122,8 @@ def test_a_bad_number_in_a_file(name: str) -> None:
     changes, _ = BAD[name]
     value = graph().to_json()
     for key, change in changes.items():
-        value["nodes"][3][key] = [list(x)[:3] if isinstance(x, tuple) else x for x in change]
+        name_in_file = {"shape_only": "ignored"}.get(key, key)
+        value["nodes"][3][name_in_file] = [list(x)[:3] if isinstance(x, tuple) else x for x in change]
     with pytest.raises(GraphError):
         TrainingGraph.from_json(value)
 
@@ -170,9 +171,9 @@ def test_readers_of_more_than_inputs_have_a_reason(op: str, attrs: dict[str, str
 @pytest.mark.parametrize("hook", [True, False])
 def test_operators_that_write_into_inputs_are_refused(hook: bool) -> None:
     node = TrainingNode("tanh", "writer", (TensorType((2,)),), mutates=True)
-    assert "writes into its input" in why_not(node, "cpu", hook)
-    assert why_not(replace(node, op="BatchNorm"), "cpu", hook) == ""
-    assert why_not(replace(node, mutates=False), "cpu", hook) == ""
+    assert "writes into its input" in why_not_recomputable(node, "cpu", hook)
+    assert why_not_recomputable(replace(node, op="BatchNorm"), "cpu", hook) == ""
+    assert why_not_recomputable(replace(node, mutates=False), "cpu", hook) == ""
 
 
 @pytest.mark.parametrize(
@@ -180,22 +181,22 @@ def test_operators_that_write_into_inputs_are_refused(hook: bool) -> None:
 )
 def test_unknown_operators_are_refused(op: str) -> None:
     node = TrainingNode(op, "unknown", (TensorType((2,)),))
-    assert why_not(node, "cpu", hook=True) == f"{op} is not known to be safe to run twice"
+    assert why_not_recomputable(node, "cpu", hook=True) == f"{op} is not known to be safe to run twice"
 
 
 def test_masks_of_cudnn_are_refused() -> None:
     node = TrainingNode("Dropout", "dropped", (TensorType((2,)),), attrs={"p": "0.5"})
-    assert "cuDNN" in why_not(node, "gpu", hook=True)
-    assert why_not(replace(node, attrs={"p": "0.5", "cudnn_off": "True"}), "gpu", hook=True) == ""
-    assert why_not(node, "cpu", hook=True) == ""
+    assert "cuDNN" in why_not_recomputable(node, "gpu", hook=True)
+    assert why_not_recomputable(replace(node, attrs={"p": "0.5", "cudnn_off": "True"}), "gpu", hook=True) == ""
+    assert why_not_recomputable(node, "cpu", hook=True) == ""
 
 
 def test_batch_norm_on_a_gpu_needs_the_hook() -> None:
     """Its clone leaves the moving statistics as they are; MXNet's own mirroring would move them twice."""
     node = TrainingNode("BatchNorm", "normal", (TensorType((2,)),), mutates=True)
-    assert why_not(node, "gpu", hook=True) == ""
-    assert "cuDNN" in why_not(node, "gpu", hook=False)
-    assert why_not(node, "cpu", hook=False) == ""
+    assert why_not_recomputable(node, "gpu", hook=True) == ""
+    assert "cuDNN" in why_not_recomputable(node, "gpu", hook=False)
+    assert why_not_recomputable(node, "cpu", hook=False) == ""
 
 
 @pytest.mark.parametrize(("op", "hook", "outputs"), [("tanh", True, (0,)), ("Pooling", True, (0, 1)),
