@@ -123,7 +123,7 @@ def planned_mb(symbol: Symbol, shapes: dict[str, tuple[int, ...]]) -> float:
 
 def mirrored(model: Model, threshold: int) -> tuple[Symbol, int, int, int]:
     """memonger's rule: the symbol, the bytes that are stashed, the most between two stashed maps, and the heavy
-    operators that run again."""
+    operators that are recomputed."""
     value = json.loads(model.symbol.tojson())
     internals = model.symbol.get_internals()
     _, shapes, _ = internals.infer_shape(**model.shapes)

@@ -101,7 +101,7 @@ def _choose_anew(rng: random.Random, value: Any, graph: Graph) -> str:
 
 
 def _subset(rng: random.Random, value: Any, graph: Graph) -> str:
-    """Some of what runs again, from other positions on: nearly all of these are plans."""
+    """Some of what is recomputed, from other positions on: nearly all of these are plans."""
     share, splits, dropped = rng.random(), rng.choice((0.0, 0.5)), []
     for mark in _marks(value):
         if PLAN_ATTRIBUTE not in mark[2]:

@@ -1,4 +1,4 @@
-"""Dropout runs twice with its mask alone; what draws or writes into inputs must not run twice."""
+"""Dropout runs twice with its mask alone; what draws or writes into inputs must not be recomputed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_dropout_needs_the_hook() -> None:
     assert "native hook" in why_not_recomputable(node_under(symbol_with(unary(mx.sym.Dropout))), "cpu", hook=False)
 
 
-# What must not run twice -----------------------------------------------------------------------------------------
+# What must not be recomputed ---------------------------------------------------------------------------------------
 
 
 UNSAFE: dict[str, Build] = {

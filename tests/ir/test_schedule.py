@@ -1,4 +1,4 @@
-"""Schedules on a chain, counted by hand: what runs again and where, its bytes and seconds, and orders that are none."""
+"""Schedules on a chain, counted by hand: what is recomputed where, its bytes and seconds, and invalid orders."""
 
 from __future__ import annotations
 

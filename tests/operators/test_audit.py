@@ -1,4 +1,4 @@
-"""Operators between maps that run again, move or are unpacked from bits: every bit as stock MXNet has it, or known."""
+"""Operators between feature maps that are recomputed, moved or unpacked: every bit is that of stock MXNet, or known."""
 
 from __future__ import annotations
 

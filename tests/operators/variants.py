@@ -15,7 +15,7 @@ from tests.operators.run import EXECUTOR, STATIC, node_under
 
 @dataclass(frozen=True)
 class Variant:
-    """The roles of the nodes that run again, and the match range of the storage, None for MXNet's own.
+    """The roles of the nodes that are recomputed, and the match range of the storage, None for MXNet's own.
 
     ``packed`` says that masks are kept as bits, ``everywhere`` that not only executors are asked.
     """

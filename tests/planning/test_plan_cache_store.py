@@ -266,7 +266,7 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
     write(path, wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0", RANGE_ATTRIBUTE: "4"}]]))
     assert plan_cache.load("key", graph, NOBODY) is None
-    ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing runs again
+    ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing is recomputed
     plan_cache.save("key", found(with_marks_of(plan, graph, ranges), ranges, graph))
     assert plan_cache.load("key", graph, NOBODY) is not None
 

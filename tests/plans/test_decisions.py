@@ -53,7 +53,7 @@ def test_memory_sums_static_and_planned_bytes(static: dict[str, int], kept: int,
 
 
 def test_workspaces_are_no_choice_of_the_plan() -> None:
-    """They follow from the fused operators, whatever runs again."""
+    """They follow from the fused operators, whatever is recomputed."""
     memory = Memory(100, 0, {"weights": 7, WORKSPACES: 5}, {}, {})
     assert (memory.workspaces, memory.chosen, memory.total) == (5, 100, 112)
 

@@ -54,7 +54,7 @@ def certified(problem: Problem, splits: RecomputeSchedule) -> Replayed:
 
 
 def spaces(problem: Problem) -> Iterator[RecomputeSchedule]:
-    """Every schedule that there is; under ``once`` those in which a node runs again once, for all its readers."""
+    """Every schedule that there is; under ``once`` those in which a node is recomputed once, for all its readers."""
     candidates = sorted(problem.candidates)
     if problem.once:
         for bits in itertools.product((False, True), repeat=len(candidates)):
@@ -88,7 +88,7 @@ def brute_force(problem: Problem) -> list[Replayed]:
 
 
 def small_problem(seed: int) -> Problem:
-    """Up to 12 candidates that run again once at most, or up to 4 that may as often as there are backward nodes."""
+    """Up to 12 candidates that are recomputed once at most, or up to 4, as often as there are backward nodes."""
     once = seed % 2 == 0
     forward = random.Random(seed).randint(6, 12) if once else 3 + (seed % 4 == 3)
     return problem_of_graph(*random_graph(seed, forward), once=once, simulations=FEW)

@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("policy", [Search(), Echo()], ids=lambda policy: 
 
 
 def recomputed(problem: Problem, splits: RecomputeSchedule) -> set[str]:
-    """Names of the nodes that run again."""
+    """Names of the nodes that are recomputed."""
     executed = problem.evaluator.executed(problem.choice(list(splits)), splits)
     return {problem.training.nodes[number].name for number in executed.nonzero()[0]}
 
@@ -84,7 +84,7 @@ def test_recomputing_the_attention_saves_its_maps(policy: Echo | Search) -> None
     assert problem.value(choice).bytes < 0.5 * stock
 
 
-# (c) Two tanh in front of a matrix product: the second is computed again from the first ----------------------
+# (c) Two tanh in front of a matrix product: the second is recomputed from the first ----------------------
 
 
 def two_tanh() -> Case:

@@ -58,7 +58,7 @@ def test_nearest_to_the_sink() -> None:
 
 
 def stash(problem: Problem, recomputed: set[int]) -> int:
-    """Bytes that lie in memory between the passes if these nodes run again where they are needed."""
+    """Bytes that lie in memory between the passes if these nodes are recomputed where they are needed."""
     training = problem.training
     needed = [entry.node for entry in training.backward_readers]
     found: set[int] = set()

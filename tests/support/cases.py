@@ -170,7 +170,7 @@ def any_case(name: str) -> Case:
 
 
 def recomputable(training: TrainingGraph, hook: bool = True) -> dict[int, tuple[Entry, ...]]:
-    """The entries of every forward operator that may run twice, heavy ones included."""
+    """The entries of every forward operator that may be recomputed, heavy ones included."""
     found = {}
     for number, node in training.operators():
         if node.forward and node.user is not None and 0 not in node.outputs[0].shape:
