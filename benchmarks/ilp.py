@@ -16,11 +16,10 @@ from typing import Any
 
 from benchmarks.record import save
 from echo.errors import OptionError
-from echo.ir.data_graph import DataGraph, load_dag
 from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import replay, steps_of
-from echo.policies import policy_named
-from echo.policies.data_problem import problem_of_graph
+from echo.policies import policy_of
+from echo.policies.data_graph import DataGraph, load_dag, problem_of_graph
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "ilp"
 GRAPHS = ("vgg16_b176", "unet_b11", "resnet50_b184")
@@ -33,14 +32,14 @@ def measure(graph: DataGraph, policy: str, budget: int) -> dict[str, Any] | None
     problem = problem_of_graph(training, seconds, max_bytes=budget)
     started = time.perf_counter()
     try:
-        splits = policy_named(policy).choose(problem)
+        splits = policy_of(policy).choose(problem)
     except OptionError as error:
         print(f"  {policy}: {error}")
         return None
     took = time.perf_counter() - started
     steps = steps_of(training, splits)
     value = replay(training, [step.node for step in steps], seconds)
-    again = [step.node for step in steps if step.node != step.slot]
+    again = [step.node for step in steps if step.node != step.position]
     overhead = value.seconds / sum(seconds) - 1
     print(f"  {policy}: {value.bytes / budget:.3f} of the budget, overhead {overhead:.5f}, {took:.2f} s", flush=True)
     if value.bytes > budget:

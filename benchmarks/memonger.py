@@ -123,7 +123,7 @@ def planned_mb(symbol: Symbol, shapes: dict[str, tuple[int, ...]]) -> float:
 
 def mirrored(model: Model, threshold: int) -> tuple[Symbol, int, int, int]:
     """memonger's rule: the symbol, the bytes that are stashed, the most between two stashed maps, and the heavy
-    operators that run again."""
+    operators that are recomputed."""
     value = json.loads(model.symbol.tojson())
     internals = model.symbol.get_internals()
     _, shapes, _ = internals.infer_shape(**model.shapes)
@@ -144,7 +144,7 @@ def mirrored(model: Model, threshold: int) -> tuple[Symbol, int, int, int]:
         kept = bool(stage) and stash
         stashed += size * kept
         attrs["__force_mirroring__"] = str(not kept)
-        heavy += spec(node["op"]).heavy and not kept
+        heavy += spec(node["op"]).cost.heavy and not kept
     return mx.sym.load_json(json.dumps(value)), stashed, most, heavy
 
 
@@ -179,7 +179,7 @@ def ours(model: Model, mb: float | None) -> dict[str, Any]:
         except echo.BudgetError as error:
             return {"missed": str(error), "seconds_to_plan": time.perf_counter() - started}
     took, processor = time.perf_counter() - started, time.process_time() - before
-    marks = [mark for mark in plan.marks if spec(mark.op).heavy and PLAN_ATTRIBUTE in mark.attrs]
+    marks = [mark for mark in plan.marks if spec(mark.op).cost.heavy and PLAN_ATTRIBUTE in mark.attrs]
     heavy = sum(len(splits_of(mark)) or 1 for mark in marks)
     return {
         "stock_mb": plan.before.planned / 1e6,

@@ -165,7 +165,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
             plan_cache._source.cache_clear()
             before, started = time.process_time(), time.perf_counter()
             back = bind_plan.PLANNER.plan(
-                bind_plan.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False
+                bind_plan.framework_of(graph, lambda: binding, mx.cpu()), Options(), details=False
             ).plan
             if round_number:  # the first one writes it
                 found.append(time.perf_counter() - started)

@@ -233,7 +233,7 @@ def ilp_table(result: dict[str, Any]) -> str:
 
 
 def memonger_table(result: dict[str, Any]) -> str:
-    """Planned MB, heavy operators that run again, and seconds of planning, of memonger's rule and of echo."""
+    """Planned MB, heavy operators that are recomputed, and seconds of planning, of memonger's rule and of echo."""
 
     def figures(found: dict[str, Any]) -> list[str]:
         if "missed" in found:

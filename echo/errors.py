@@ -102,7 +102,7 @@ class ChangedInputError(EchoError):
     """A parameter or input was written between forward and backward, and the plan reads it again in backward.
 
     It is raised before anything of the backward pass runs. The gradients would be those of a mixture of old and new
-    values, where MXNet's own graph holds the maps of the forward pass.
+    values, where MXNet's own graph holds the feature maps of the forward pass.
     """
 
 

@@ -85,8 +85,10 @@ def _choose_again(rng: random.Random, value: Any, graph: Graph) -> str:
     for number in _operators(graph):
         op = graph.nodes[number].op
         known = spec(op)
-        if rng.random() < share and (beyond or (known.recomputable and (not known.heavy or rng.random() < 0.3))):
-            count = graph.num_outputs(number) if known.every_output else 1
+        if rng.random() < share and (
+            beyond or (known.safety.recomputable and (not known.cost.heavy or rng.random() < 0.3))
+        ):
+            count = graph.num_outputs(number) if known.safety.every_output else 1
             text = ",".join(map(str, sorted(rng.sample(range(count), rng.randint(1, count)))))
             if splits and rng.random() < 0.5:
                 text += "@" + ",".join(map(str, sorted(rng.sample(range(1, 40), rng.randint(1, 3)))))
@@ -99,7 +101,7 @@ def _choose_again(rng: random.Random, value: Any, graph: Graph) -> str:
 
 
 def _subset(rng: random.Random, value: Any, graph: Graph) -> str:
-    """Some of what runs again, from other positions on: nearly all of these are plans."""
+    """Some of what is recomputed, from other positions on: nearly all of these are plans."""
     share, splits, dropped = rng.random(), rng.choice((0.0, 0.5)), []
     for mark in _marks(value):
         if PLAN_ATTRIBUTE not in mark[2]:

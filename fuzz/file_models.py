@@ -10,7 +10,7 @@ import numpy as np
 from mxnet import autograd
 
 import echo
-from echo.frontend.cached import stateless
+from echo.frontend.derived_graphs import stateless
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.runtime.cached_op import StockCachedOp

@@ -18,7 +18,7 @@ from typing import Any
 import mxnet
 
 from echo.errors import NativeError
-from echo.native.loading import function
+from echo.native import function
 
 _ROOT = Path(__file__).resolve().parents[1]
 _HOOK = _ROOT / "echo" / "native" / "hook"

@@ -9,9 +9,9 @@ from typing import Any
 
 def prepare() -> None:
     """Sets this process up; call it once, before the first case."""
-    from echo.estimators.measuring import Measured, UnmeasurableError
+    from echo.estimators.cost_model import Measured, UnmeasurableError
+    from echo.frontend.framework import MxnetFramework
     from echo.frontend.install import install_hook
-    from echo.frontend.session import MxnetFramework
 
     if install_hook():
         raise RuntimeError(f"fuzzing needs the hook: {install_hook()}")

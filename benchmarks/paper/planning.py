@@ -46,14 +46,14 @@ def planned(model: Model, **options: Any) -> Found:
     """The bytes and the predicted time of one plan, or what is reachable where a budget is not.
 
     ``planned`` is MXNet's figure, ``total`` all that the executor holds (also weights, gradients, inputs, workspaces of
-    fused operators), ``heavy`` the matrix products and convolutions that run again.
+    fused operators), ``heavy`` the matrix products and convolutions that are recomputed.
     """
     started = time.perf_counter()
     try:
         plan = echo.plan(model.symbol, grad_req=model.grad_req(), max_planning=None, **options, **model.shapes)
     except BudgetError as error:
         return {"reachable": error.reachable}
-    marks = [mark for mark in plan.marks if spec(mark.op).heavy and PLAN_ATTRIBUTE in mark.attrs]
+    marks = [mark for mark in plan.marks if spec(mark.op).cost.heavy and PLAN_ATTRIBUTE in mark.attrs]
     return {
         **_bytes(plan.after),
         "overhead": plan.overhead,
@@ -79,7 +79,7 @@ def mirror(model: Model) -> Found:
 
 
 def memonger(model: Model) -> Found:
-    """The least memory of memonger's idea (Chen, 2016): checkpoints where few bytes cross, the rest runs again."""
+    """The least memory of memonger's idea (Chen, 2016): checkpoints where few bytes cross, the rest is recomputed."""
     options: Found = {"policy": "sublinear", "fuse": False, "max_overhead": None}
     least = planned(model, memory_budget=_OUT_OF_REACH, **options)
     return planned(model, memory_budget=least["reachable"], **options)

@@ -37,10 +37,9 @@ from echo.errors import BudgetError, OptionError, did_you_mean
 from echo.system.terminal import size_text
 
 if TYPE_CHECKING:
-    from echo.ir.data_graph import DataGraph
     from echo.ir.training_graph import TrainingGraph
     from echo.plans.plan import Plan
-    from echo.policies.data_problem import Solved
+    from echo.policies.data_graph import DataGraph, Solved
     from echo.policies.problem import Policy
 
 
@@ -237,8 +236,8 @@ def schedule(
       mxecho schedule graph.json --budget 5GB
       mxecho schedule graph.json --budget 0.5 --policy ilp --json
     """
-    from echo.ir.data_graph import load_dag
     from echo.policies import policy_of
+    from echo.policies.data_graph import load_dag
 
     chosen, loaded = policy_of(policy), load_dag(Path(graph))
     limit = _bytes_of(budget, loaded.training.planned_bytes)
@@ -264,7 +263,7 @@ def _bytes_of(budget: str, without: int) -> int:
 
 def _within(policy: "Policy", graph: "DataGraph", limit: int) -> "Solved":
     """Returns the schedule that the policy finds within a budget in bytes."""
-    from echo.policies.data_problem import solve_graph
+    from echo.policies.data_graph import solve_graph
     from echo.system.process import Deadline
 
     deadline = Deadline.after(_SCHEDULING)
@@ -283,7 +282,7 @@ def as_value(graph: "DataGraph", policy: str, budget: int, solved: "Solved") -> 
     from echo.ir.schedule import steps_of
 
     training, seconds = graph
-    runs = Counter(run.node for run in steps_of(training, solved.splits) if run.node != run.slot)
+    runs = Counter(run.node for run in steps_of(training, solved.splits) if run.node != run.position)
     return {
         "policy": policy,
         "nodes": len(training.nodes),

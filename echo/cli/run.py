@@ -147,10 +147,10 @@ verify = _command(
 def _nothing(command: str, program_ended_well: bool) -> int:
     """Prints at the end of a program if nothing was planned, or verified, and why; returns the exit status."""
     find = sys.modules.get("echo.runtime.bind_plan")  # every bind with echo goes through it
-    unplanned = sys.modules.get("echo.runtime.unplanned")
+    gluon = sys.modules.get("echo.runtime.gluon")
     if find is not None and find.PLANNER.summary.graphs:
         return 0
-    why = unplanned.UNPLANNED.why() if unplanned else ""
+    why = gluon.UNPLANNED.why() if gluon else ""
     if command == "verify" or why:
         done = "verified" if command == "verify" else "planned"
         reason = why or "this process bound no graph for training"

@@ -1,1 +1,1 @@
-"""Estimators of a choice's cost: bytes (`footprint`; `planner` replays MXNet's planner) and seconds (`overhead`)."""
+"""Estimators of bytes (`footprint`; `storage_planner` is MXNet's planner) and seconds (`cost_model`)."""

@@ -1,20 +1,27 @@
-"""Measured seconds of operators on one device, kept on disk between runs.
-
-A process reads the file once, and again when another process has replaced it.
-
-The file is data (`echo.system.files`): JSON with a digest, checked field by field, replaced atomically, merged when
-several processes write. A damaged or foreign file is ignored and written again; a folder that cannot be written to
-leaves the table in memory.
-"""
+"""Measured seconds of operators on one device, and what they tell about others: rates, and which times can be true."""
 
 from __future__ import annotations
 
 import math
 import os
+import statistics
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, NamedTuple, Tuple
+from typing import Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple
 
+import numpy as np
+
+from echo.estimators.operator_groups import OperatorGroup
+from echo.meter.timer import LAUNCH
 from echo.system.files import cache_folder, digest_of, ignore, locked, read, replace, say_not_kept
+
+# The table is kept on disk between runs.
+#
+# A process reads the file once, and again when another process has replaced it.
+#
+# The file is data (`echo.system.files`): JSON with a digest, checked field by field, replaced atomically, merged when
+# several processes write. A damaged or foreign file is ignored and written again; a folder that cannot be written to
+# leaves the table in memory.
 
 # A table grows by about 150 bytes a distinct operator; the seven models of the benchmarks make 0.2 MB together.
 _FORMAT = "echo-cost-table-7"
@@ -101,21 +108,21 @@ class CostTable:
         self._added, self._added_points, self._provisional = {}, {}, set()
         return True
 
-    def _merged(self, kept: _Kept) -> _Kept:
+    def _merged(self, kept: _Contents) -> _Contents:
         settled = kept.seconds.keys() - kept.provisional
         added = {key: seconds for key, seconds in self._added.items() if key not in self._provisional & settled}
         points = {family: dict(pairs) for family, pairs in kept.points.items()}
         for family, pairs in self._added_points.items():
             points.setdefault(family, {}).update(pairs)
         provisional = (kept.provisional - added.keys()) | (self._provisional & added.keys())
-        return _Kept({**kept.seconds, **added}, points, frozenset(provisional))
+        return _Contents({**kept.seconds, **added}, points, frozenset(provisional))
 
 
 _Seconds = Dict[str, "float | None"]
 _Points = Dict[str, Dict[str, float]]  # family -> size, as JSON writes a number that is a key -> seconds
 
 
-class _Kept(NamedTuple):
+class _Contents(NamedTuple):
     """The contents of a file, which tables share and never change."""
 
     seconds: _Seconds
@@ -126,11 +133,11 @@ class _Kept(NamedTuple):
         return {"seconds": self.seconds, "points": self.points, "provisional": sorted(self.provisional)}
 
 
-_NOTHING = _Kept({}, {}, frozenset())
+_NOTHING = _Contents({}, {}, frozenset())
 _FileState = Tuple[int, ...]
 _MOST_FILES = 8
 # What was read, with the state of the file at that time: reading and checking takes some 10 ms for each new graph.
-_READ: dict[tuple[Path, str], tuple[_FileState, _Kept]] = {}
+_READ: dict[tuple[Path, str], tuple[_FileState, _Contents]] = {}
 
 
 def _purpose(device: str) -> str:
@@ -146,7 +153,7 @@ def _state(path: Path) -> _FileState:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _read(path: Path, device: str) -> _Kept:
+def _read(path: Path, device: str) -> _Contents:
     """The contents of the file, remembered while it stays the same."""
     state = _state(path)
     if not state:
@@ -162,7 +169,7 @@ def _read(path: Path, device: str) -> _Kept:
     return kept
 
 
-def _checked(path: Path, device: str) -> _Kept:
+def _checked(path: Path, device: str) -> _Contents:
     """The contents of the file; nothing where it is missing, damaged or another device's."""
     value = read(path, _purpose(device))
     if value is None:
@@ -173,7 +180,7 @@ def _checked(path: Path, device: str) -> _Kept:
     if not timed or not named or not isinstance(points, dict) or not all(map(_is_family, points.values())):
         ignore(path, "it has fields of other types")
         return _NOTHING
-    return _Kept(seconds, points, frozenset(provisional))  # type: ignore[arg-type]  # checked just now
+    return _Contents(seconds, points, frozenset(provisional))  # type: ignore[arg-type]  # checked just now
 
 
 def _is_family(value: object) -> bool:
@@ -194,3 +201,98 @@ def _is_seconds(value: object) -> bool:
         return True
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and 0 < value < _MAX_SECONDS  # type: ignore[operator]  # a whole number may be too large for a float
+
+
+# Seconds from work: what operators take that were not measured, and whether a measured time can be true.
+#
+# What is not measured follows the roofline: a fixed launch time plus work divided by a rate, with the rates taken from
+# measured operators, of the same family where there are any.
+
+# Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two
+# cores of a Xeon Scalable (4th generation). On another device only their ratios matter, until something is measured.
+BYTES_PER_SECOND = 8e9
+FLOPS_PER_SECOND = 8e10
+
+# A measured time is believed at once between these multiples of the roofline's: of what it would be by the usual rate
+# of other operators, and by a rate that few of them reach. What lies outside has to take as long twice.
+_MOST, _LEAST = 20.0, 0.5
+_FEW = 0.9  # quantile of the rates
+_ENOUGH = 4  # rates of others that say what is usual on this device; with fewer, the constants do
+_UNSURE = 16.0  # times by which the constants are off on other devices: from one slow core to a large server
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds from work: measured points of each family, and rates over all families."""
+
+    points: Mapping[tuple[object, ...], Sequence[tuple[float, float]]] = field(default_factory=dict)
+    bytes_per_second: float = BYTES_PER_SECOND
+    flops_per_second: float = FLOPS_PER_SECOND
+
+    @staticmethod
+    def of(measured: Sequence[tuple[OperatorGroup, float | None]], table: CostTable) -> Rates:
+        """Rates from the measurements, also those of families in other graphs; constants where there are none."""
+        points = {group.family: dict(table.points(repr(group.family))) for group, _ in measured}
+        computing_families = {group.family for group, _ in measured if group.work.flops}
+        for group, seconds in measured:
+            if seconds is not None:
+                points[group.family][group.size] = seconds
+        moving: list[float] = []
+        computing: list[float] = []
+        for family, pairs in points.items():
+            rates = computing if family in computing_families else moving
+            rates.extend(size / seconds for size, seconds in pairs.items())
+        return Rates(
+            {family: sorted(pairs.items()) for family, pairs in points.items()},
+            statistics.median(moving) if moving else BYTES_PER_SECOND,
+            statistics.median(computing) if computing else FLOPS_PER_SECOND,
+        )
+
+    def step(self, groups: Sequence[OperatorGroup]) -> float:
+        """Seconds of a step of these groups."""
+        return sum(group.count * self.estimate(group) for group in groups)
+
+    def estimate(self, group: OperatorGroup) -> float:
+        """Seconds of one run: between measured members of the family, else the roofline."""
+        points = self.points.get(group.family)
+        if points:
+            return _interpolate(points, group.size)
+        return LAUNCH + max(group.work.flops / self.flops_per_second, group.work.bytes / self.bytes_per_second)
+
+
+def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:
+    """Seconds at ``size``: a power law between two points, launch plus a constant rate outside of them."""
+    below = [point for point in points if point[0] <= size]
+    above = [point for point in points if point[0] > size]
+    if below and above:
+        (left, low), (right, high) = below[-1], above[0]
+        return float(low * (high / low) ** (math.log(size / left) / math.log(right / left)))
+    nearest, seconds = (below or above)[-1 if below else 0]
+    launch = min(LAUNCH, seconds)
+    return launch + (seconds - launch) * size / nearest
+
+
+class Roofline:
+    """The times that operators can take by the rates of all others that were measured with them."""
+
+    def __init__(self, measured: Iterable[tuple[OperatorGroup, float]]) -> None:
+        self._rates: dict[bool, dict[str, float]] = {
+            False: {},
+            True: {},
+        }  # by whether a group computes, then by its key
+        for group, seconds in measured:
+            self._rates[bool(group.work.flops)][group.key] = group.size / seconds
+
+    def allows(self, group: OperatorGroup, seconds: float) -> bool:
+        """Whether a group may take so many seconds; otherwise they are worth another look."""
+        flops, most_flops = self._usual_and_most(True, group.key, FLOPS_PER_SECOND)
+        moved, most_moved = self._usual_and_most(False, group.key, BYTES_PER_SECOND)
+        usual = LAUNCH + max(group.work.flops / flops, group.work.bytes / moved)
+        least = group.work.flops / most_flops if group.work.flops else group.work.bytes / most_moved
+        return _LEAST * least <= seconds <= _MOST * usual
+
+    def _usual_and_most(self, computes: bool, key: str, constant: float) -> tuple[float, float]:
+        others = [rate for name, rate in self._rates[computes].items() if name != key]
+        if len(others) < _ENOUGH:
+            return constant / _UNSURE, constant * _UNSURE
+        return statistics.median(others), float(np.quantile(others, _FEW))

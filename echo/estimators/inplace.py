@@ -1,4 +1,4 @@
-"""What oneDNN's layouts and MXNet's in-place rules do to a graph whose nodes run again."""
+"""What oneDNN's layouts and MXNet's in-place rules do to a graph whose nodes are recomputed."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from echo.estimators.mxnet_storage import Storage
 from echo.estimators.storage_planner import blocks
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.ops import spec
-from echo.ir.recompute_rules import why_not_reader
 from echo.ir.schedule import RecomputeSchedule, with_clones
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC, TrainingGraph
-from echo.ir.training_node import TensorType, TrainingNode
+from echo.ir.training_graph import Runner, TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode, why_not_reader
 
-# Plain copies of maps in oneDNN's layouts, which operators keep alongside their arrays for as long as they live.
+# Plain copies of feature maps in oneDNN's layouts, which operators keep alongside their arrays for as long as they
+# live.
 #
 # An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it
 # a plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array.
 # The executor of the operator keeps those copies for good (``StorageFallbackOpExecutor`` and ``CreateDefaultInputs``
-# in ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. An
-# operator that runs again does so by another executor, with copies of its own: they may take more than recomputation
+# in ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. A
+# recomputed operator has another executor, with copies of its own: they may take more than recomputation
 # saves.
 #
-# Which maps are in another layout is known only when they are computed: here, all are counted that may be.
+# Which feature maps are in another layout is known only when they are computed: here, all are counted that may be.
 
 
 def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
     """Forward entries of which operators that are not oneDNN's keep plain copies."""
-    return frozenset() if _keeps_none(training, device) else frozenset(_blocked_and_kept(training)[0])
+    return frozenset() if _makes_no_copies(training, device) else frozenset(_blocked_and_copied(training)[0])
 
 
 def with_layout_copies(training: TrainingGraph, device: str) -> TrainingGraph:
-    """The training graph with the bytes that each copy of a forward node would keep (`TrainingNode.kept`)."""
-    if _keeps_none(training, device):
+    """Returns the training graph with each `TrainingNode.layout_copy_bytes`."""
+    if _makes_no_copies(training, device):
         return training
     nodes = list(training.nodes)
-    for number, kept in _blocked_and_kept(training)[1].items():
-        nodes[number] = nodes[number].having(kept=kept)
+    for number, size in _blocked_and_copied(training)[1].items():
+        nodes[number] = nodes[number].having(layout_copy_bytes=size)
     return replace(training, nodes=tuple(nodes))
 
 
-def _keeps_none(training: TrainingGraph, device: str) -> bool:
-    return training.runner in (STATIC, DYNAMIC) or not has_layouts(training, device)
+def _makes_no_copies(training: TrainingGraph, device: str) -> bool:
+    return training.runner in (Runner.STATIC, Runner.DYNAMIC) or not has_layouts(training, device)
 
 
-def _blocked_and_kept(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
-    """The forward entries that may be in a layout of oneDNN's, and the bytes that each operator would keep for them."""
+def _blocked_and_copied(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
+    """The forward entries that may be in a oneDNN layout, and the bytes of plain copies that each operator makes."""
     inplace = blocks(training).inplace
     blocked: set[Entry] = set()
-    kept: dict[int, int] = {}
+    copied: dict[int, int] = {}
     for number, node in training.operators():
         if not node.forward:
             continue
@@ -58,10 +58,10 @@ def _blocked_and_kept(training: TrainingGraph) -> tuple[set[Entry], dict[int, in
         over = {o: inplace[first + o] for o in range(len(node.outputs)) if inplace[first + o] >= 0}
         inputs = {i for i, entry in enumerate(node.inputs) if Entry(entry.node, entry.index) in blocked}
         blocked |= {Entry(number, o) for o in _blocked_outputs(node, inputs, over)}
-        layout_copy_bytes = _kept(training, node, inputs, over)
+        layout_copy_bytes = _layout_copy_bytes(training, node, inputs, over)
         if layout_copy_bytes:
-            kept[number] = layout_copy_bytes
-    return blocked, kept
+            copied[number] = layout_copy_bytes
+    return blocked, copied
 
 
 def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> list[int]:
@@ -76,7 +76,9 @@ def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping
     return [output for output in candidates if may_be_blocked(node.outputs[output])]
 
 
-def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> int:
+def _layout_copy_bytes(
+    training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]
+) -> int:
     if spec(node.op).layout.onednn(node.attrs):
         return 0
     copied = Counter(inputs) + Counter(position for position in over.values() if position in inputs)
@@ -94,22 +96,22 @@ def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int],
 
 
 def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str:
-    """The name of an operator that may find another array instead of an input it ignores; empty where none may."""
-    if training.runner != EXECUTOR or not has_layouts(graph, device):
+    """Returns the name of an operator that may find another array instead of a shape-only input, or an empty text."""
+    if training.runner != Runner.EXECUTOR or not has_layouts(graph, device):
         return ""
-    kept = {training.entry_id(entry) for entry in training.outputs}  # nothing gets their memory
+    outputs = {training.entry_id(entry) for entry in training.outputs}  # nothing gets their memory
     for _, node in training.operators():
-        for position in node.ignored:
+        for position in node.shape_only:
             entry = node.inputs[position]
             source = training.nodes[entry.node]
-            if source.op != VARIABLE and entry.index not in source.external and training.entry_id(entry) not in kept:
+            if source.op != VARIABLE and entry.index not in source.external and training.entry_id(entry) not in outputs:
                 return node.name
     return ""
 
 
 # Which operators work in place under a plan: those that do in the original graph, wherever bits could depend on it.
 #
-# A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place
+# A clone has one reader, and a feature map that is recomputed has none that waits for it, so MXNet would take in-place
 # options that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten.
 # Three things make that visible:
 #
@@ -142,10 +144,10 @@ def memory_frozen_reason(graph: Graph, device: str) -> str:
     then still hold an array in a layout of oneDNN's, and another array by the time that they run. Gradients that are
     added to what memory holds are other ones wherever memory is another.
     """
-    node = next((node for node in graph.all_nodes() if spec(node.op).adds_to_memory), None)
+    node = next((node for node in graph.all_nodes() if spec(node.op).gradient.adds_to_memory), None)
     if node is not None:
         return f"MXNet adds gradients of {node.op} ({node.name!r}) to what memory holds: all of it stays as it is"
-    early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).reads_at_dispatch), None)
+    early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).safety.reads_at_dispatch), None)
     if early is None or not has_layouts(graph, device):
         return ""
     return f"{early.op} ({early.name!r}) looks at its arrays too early next to convolutions: all memory stays as it is"
@@ -167,7 +169,7 @@ def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
         inside = {i: o for i, o, same in node.inplace if same}
         for position, entry in enumerate(node.inputs):
             source = Entry(entry.node, entry.index)
-            if position in node.ignored or not may_be_blocked(training.type_of(source)):
+            if position in node.shape_only or not may_be_blocked(training.type_of(source)):
                 continue
             first = chunk.get(source, source)
             if position in inside and spec(node.op).layout.identity:
@@ -217,7 +219,7 @@ class _Sensitive:
 def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     """The training graph with those in-place options alone that MXNet takes without a plan, where bits depend on them.
 
-    ``apart`` of the result are the marks with which its nodes have to be bound for that.
+    ``no_inplace`` of the result are the marks with which its nodes have to be bound for that.
     """
     sensitive = _Sensitive(training, device)
     numbers = [number for number, _ in training.operators() if number in sensitive]
@@ -276,7 +278,7 @@ def moved(
     of_chunk: dict[int, set[int]] = defaultdict(set)  # also of the copies in it
     for number, node in planned.operators():
         for position, entry in enumerate(node.inputs):
-            if position not in node.ignored:
+            if position not in node.shape_only:
                 readers[Entry(entry.node, entry.index)].append(number)
                 of_chunk[storage.chunk[planned.entry_id(entry)]].add(number)
 

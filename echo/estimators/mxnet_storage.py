@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Iterable, Mapping, Sequence
 
-from echo.ir.training_graph import ASSIGNED, DYNAMIC, EXECUTOR, PEAK, MemoryPool, TrainingGraph
+from echo.ir.training_graph import MemoryPool, Runner, StorageStrategy, TrainingGraph
 from echo.ir.training_node import TrainingNode
 
 # echo's own storage assignment: which blocks of memory share a chunk.
@@ -79,15 +79,15 @@ def check(blocks: Sequence[Block], chunk_of: Sequence[int], sizes: Sequence[int]
 
 # MXNet's storage planner, specified in plain Python (the pass MXPlanMemory of MXNet 1.9.1).
 #
-# Going through the nodes in execution order, an entry takes the free chunk whose size is nearest to its own within
-# the match range, or a new one; an operator that may work in place takes over the chunk of an input that has no other
-# reader. An executor plans the whole graph so. A CachedOp (`echo.ir.training_graph.RUNNERS`) plans the forward nodes,
-# then the backward nodes with all forward entries where they are. The total is the sum of all chunks; where a
-# CachedOp allocates dynamically, the most bytes of chunks alive at once, or what the device's pool
-# (`echo.ir.training_graph.MemoryPool`) then holds. Chunks in which nothing is ever touched
-# (`TrainingNode.untouched`), which MXNet never allocates, do not count. In place of a match range, `ASSIGNED` and
-# `PEAK` stand for echo's own assignment of the same blocks (`echo.estimators.mxnet_storage`), less those that are
-# never touched. ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
+# Going through the nodes in execution order, an entry takes the free chunk whose size is nearest to its own within the
+# match range, or a new one; an operator that may work in place takes over the chunk of an input that has no other
+# reader. An executor plans the whole graph so. A CachedOp (`echo.ir.training_graph.Runner`) plans the forward nodes,
+# then the backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp
+# allocates dynamically, the most bytes of chunks alive at once, or what the device's pool
+# (`echo.ir.training_graph.MemoryPool`) then holds. Chunks in which nothing is ever touched (`TrainingNode.untouched`),
+# which MXNet never allocates, do not count. In place of a match range, `StorageStrategy.ASSIGNED` and
+# `StorageStrategy.PEAK` stand for echo's own assignment of the same blocks (`echo.estimators.mxnet_storage`), less
+# those that are never touched. ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
 
 _NONE, _EXTERNAL = -1, -2
 _BYTES_AN_ELEMENT = 4  # MXNet counts so for every type
@@ -146,7 +146,7 @@ class _Allocator:
         for _, node in training.operators():
             for position, entry in enumerate(node.inputs):
                 # a CachedOp counts what is read for its shape alone, and never gives it back
-                if position not in node.ignored or training.runner != EXECUTOR:
+                if position not in node.shape_only or training.runner != Runner.EXECUTOR:
                     self.readers[training.entry_id(entry)] += 1
         for entry in training.outputs:
             self.readers[training.entry_id(entry)] += 1
@@ -159,7 +159,7 @@ class _Allocator:
 
     def share_inputs(self, node: TrainingNode, first: int) -> None:
         taken: set[int] = set()
-        ignores_all = bool(node.inputs) and len(node.ignored) == len(node.inputs)
+        ignores_all = bool(node.inputs) and len(node.shape_only) == len(node.inputs)
         for position, output, may_be_identity in node.inplace:
             source, target = self.training.entry_id(node.inputs[position]), first + output
             old, new = self.training.type_of(node.inputs[position]), node.outputs[output]
@@ -192,7 +192,7 @@ class _Allocator:
         for position, entry in enumerate(node.inputs):
             source = self.training.entry_id(entry)
             chunk = self.chunk[source]
-            if position in node.ignored or chunk < 0 or source in self.stashed:
+            if position in node.shape_only or chunk < 0 or source in self.stashed:
                 continue
             self.pending[chunk] -= 1
             if self.pending[chunk] == 0:
@@ -208,7 +208,7 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
     allocator = _Allocator(training, max(0, match_range))  # 0: every block is a chunk of its own
     forward = True
     for number, node in training.operators():
-        if forward and not node.forward and training.runner != EXECUTOR:
+        if forward and not node.forward and training.runner != Runner.EXECUTOR:
             forward = False
             allocator.begin_backward()
         first = training.first_entry[number]
@@ -216,13 +216,13 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
         allocator.allocate(node, first)
         allocator.release(node, first)
     chunk, sizes = tuple(allocator.chunk), tuple(allocator.bytes)
-    if match_range == ASSIGNED:
+    if match_range == StorageStrategy.ASSIGNED:
         chunk, sizes = _assigned(training, chunk, sizes)
-    alive = match_range == PEAK or (training.runner == DYNAMIC and match_range >= 0)
+    alive = match_range == StorageStrategy.PEAK or (training.runner == Runner.DYNAMIC and match_range >= 0)
     held = blocks_of(training, chunk, sizes)
     if not alive:
         total = sum(block.bytes for block in held.values())
-    elif training.pool is None or match_range == PEAK:
+    elif training.pool is None or match_range == StorageStrategy.PEAK:
         total = _most_alive(training, held.values())
     else:
         total = _pooled(training, training.pool, held.values())
@@ -252,7 +252,7 @@ def _untouched(training: TrainingGraph) -> set[int]:
 
 def _planned_together(training: TrainingGraph, blocks: Mapping[int, Block]) -> list[list[int]]:
     forward = [number for number, block in sorted(blocks.items()) if training.nodes[block.first].forward]
-    if training.runner == EXECUTOR:
+    if training.runner == Runner.EXECUTOR:
         return [sorted(blocks)]
     return [forward, [number for number in sorted(blocks) if number not in set(forward)]]
 

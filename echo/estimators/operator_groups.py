@@ -27,17 +27,17 @@ def work(training: TrainingGraph, node: TrainingNode) -> Work:
     """The operations of a node, and the bytes that it reads and writes."""
     forward = forward_node(training, node)
     moved = sum(tensor.bytes for tensor in node.outputs)
-    if spec((forward or node).op).gathers:
+    if spec((forward or node).op).cost.gathers:
         moved = 2 * min([moved, *(training.type_of(entry).bytes for entry in node.inputs[:1] if forward)])
     else:
-        read = (entry for position, entry in enumerate(node.inputs) if position not in node.ignored)
+        read = (entry for position, entry in enumerate(node.inputs) if position not in node.shape_only)
         moved += sum(training.type_of(entry).bytes for entry in read)
     # the gradients of a product are two products
     return Work(_flops(training, forward) * 2 if forward else _flops(training, node), max(moved, 1))
 
 
 def _flops(training: TrainingGraph, node: TrainingNode) -> float:
-    formula = spec(node.op).flops
+    formula = spec(node.op).cost.flops
     if formula is None or len(node.inputs) < 2:
         return 0.0
     return formula([training.type_of(entry).shape for entry in node.inputs], node.outputs[0].shape)
@@ -92,7 +92,10 @@ def unrolled_nodes(training: TrainingGraph) -> frozenset[int]:
     weights = {
         number: (node.op, node.inputs[1].node)
         for number, node in enumerate(training.nodes)
-        if node.forward and spec(node.op).has_parameters and spec(node.op).flops is not None and len(node.inputs) > 1
+        if node.forward
+        and spec(node.op).cost.has_parameters
+        and spec(node.op).cost.flops is not None
+        and len(node.inputs) > 1
     }
     readers = Counter(weights.values())
     return frozenset(number for number, weight in weights.items() if readers[weight] >= _UNROLLED)
@@ -125,7 +128,7 @@ def _maps(training: TrainingGraph, number: int) -> int:
 
 def is_free(training: TrainingGraph, node: TrainingNode) -> bool:
     """Whether nothing runs for this node: a variable, a view of its input, an addition that its producer makes."""
-    if spec(node.op).is_free:
+    if spec(node.op).cost.is_free:
         return True
     for source, _, same in node.inplace:
         if same and len(node.outputs) == 1 and not node.external:
@@ -148,7 +151,7 @@ def product_of(training: TrainingGraph, number: int) -> int | None:
     """The forward node of the gradient of a product, None for other nodes."""
     node = training.nodes[number]
     forward = forward_node(training, node)
-    return node.control_deps[0] if forward is not None and spec(forward.op).flops is not None else None
+    return node.control_deps[0] if forward is not None and spec(forward.op).cost.flops is not None else None
 
 
 def read_outputs(training: TrainingGraph) -> dict[int, tuple[int, ...]]:
@@ -178,7 +181,7 @@ def is_added_apart(training: TrainingGraph, number: int) -> bool:
         return False
     added = node.inputs[1]
     product = product_of(training, added.node)
-    return product is not None and added.index == 1 and spec(training.nodes[product].op).unfused_weight_grad
+    return product is not None and added.index == 1 and spec(training.nodes[product].op).gradient.unfused_weight_grad
 
 
 def share_of(op: str, read: Sequence[int]) -> float:
@@ -186,7 +189,7 @@ def share_of(op: str, read: Sequence[int]) -> float:
 
     Where there are parameters, the gradients of data and weight, the first two outputs, are half of the work each.
     """
-    return max(1, sum(output < 2 for output in read)) / 2 if spec(op).has_parameters else 1.0
+    return max(1, sum(output < 2 for output in read)) / 2 if spec(op).cost.has_parameters else 1.0
 
 
 def gradient_of(seconds: float, size: float, known: Sequence[tuple[float, float]], share: float = 1.0) -> float:
@@ -203,7 +206,7 @@ def gradient_of(seconds: float, size: float, known: Sequence[tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Group:
+class OperatorGroup:
     """The nodes of one signature, which cost the same; ``number`` is the first of them.
 
     Where they are gradients of products, ``product`` is the forward node of that, and ``read`` are the outputs that are
@@ -226,7 +229,7 @@ class Group:
         return self.work.flops or self.work.bytes
 
 
-def groups_of(training: TrainingGraph, onednn: bool = False) -> tuple[list[Group], list[int | None]]:
+def groups_of(training: TrainingGraph, onednn: bool = False) -> tuple[list[OperatorGroup], list[int | None]]:
     """The groups, and the group of every node (None where nothing runs).
 
     ``onednn``: oneDNN computes gradients (`is_added_apart`).
@@ -254,7 +257,7 @@ def _merge(
     blocked: AbstractSet[int],
     unrolled: AbstractSet[int],
     read: Mapping[int, tuple[int, ...]],
-) -> tuple[list[Group], list[int | None]]:
+) -> tuple[list[OperatorGroup], list[int | None]]:
     # nodes of one signature may differ in annotations
     by_key: dict[str, list[int]] = {}
     for numbers in same:
@@ -263,16 +266,18 @@ def _merge(
         computed = f"[{','.join(map(str, read[first]))}]" if left_out else ""
         by_key.setdefault(signature(training, first, blocked, unrolled) + computed, []).extend(numbers)
     group_of: list[int | None] = [None] * len(training.nodes)
-    groups: list[Group] = []
+    groups: list[OperatorGroup] = []
     for key, numbers in by_key.items():
         for number in numbers:
             group_of[number] = len(groups)
         first = numbers[0]
         node, computed_outputs = training.nodes[first], read.get(first, ())
-        light = node.forward and spec(node.op).flops is None
+        light = node.forward and spec(node.op).cost.flops is None
         needed, product = work(training, node), product_of(training, first)
         family = (*_family(training, node, blocked), first in unrolled, computed_outputs, _regime(needed))
-        groups.append(Group(first, len(numbers), key, family, needed, light, node.random, product, computed_outputs))
+        groups.append(
+            OperatorGroup(first, len(numbers), key, family, needed, light, node.random, product, computed_outputs)
+        )
     return groups, group_of
 
 

@@ -20,8 +20,8 @@ from echo.native import planner_library
 class LiveEvaluator:
     """Evaluates schedules by live bytes: the native scheduler does, or `echo.ir.schedule.replay` where that is missing.
 
-    Graphs of nodes with one output each that work nowhere in place, as `echo.ir.data_graph` reads them. Match ranges
-    make no difference. Not thread-safe: one evaluator a thread.
+    Graphs of nodes with one output each that work nowhere in place, as `echo.policies.data_graph` reads them. Match
+    ranges make no difference. Not thread-safe: one evaluator a thread.
     """
 
     def __init__(self, training: TrainingGraph, seconds: Sequence[float]) -> None:
@@ -43,7 +43,7 @@ class LiveEvaluator:
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
         """As `Evaluator.executed`."""
         executed = np.zeros(len(self._training.nodes), np.uint8)
-        runs = Counter(step.node for step in self._steps(self._splits(recompute, splits)) if step.node != step.slot)
+        runs = Counter(step.node for step in self._steps(self._splits(recompute, splits)) if step.node != step.position)
         for node, count in runs.items():
             executed[node] = min(count, 255)
         return executed
@@ -65,7 +65,7 @@ def _simulator(
 
     def simulate(splits: RecomputeSchedule) -> Replayed:
         steps = steps_of(training, splits)
-        copies = sum(seconds[step.node] for step in steps if step.node != step.slot)
+        copies = sum(seconds[step.node] for step in steps if step.node != step.position)
         return Replayed(replay(training, [step.node for step in steps], seconds).bytes, copies)
 
     return simulate, lambda splits: steps_of(training, splits)
@@ -74,10 +74,9 @@ def _simulator(
 # The native scheduler: simulates schedules, and finds the fastest within a budget.
 #
 # The search works on the bytes that are alive at once (`echo.ir.schedule`), with what MXNet computes in place taken
-# into account. Within a budget it drops, greedily, what frees the most bytes above it for each second of
-# recomputation, and takes back what turns out not to be needed; then parts of the result are ruined and recreated
-# (Schrimpf et al., 2000) as long as the effort lasts. Nodes may run again any number of times, each just before it is
-# read.
+# into account. Within a budget it drops, greedily, what frees the most bytes above it for each second of recomputation,
+# and takes back what turns out not to be needed; then parts of the result are ruined and recreated (Schrimpf et al.,
+# 2000) as long as the effort lasts. Nodes may be recomputed any number of times, each just before it is read.
 
 LIVE, CHUNKS = 0, 1  # echo/native/planner/schedule.h, Measure
 
@@ -124,9 +123,9 @@ class Scheduler:
         """The steps of a training step, in order (`echo.ir.schedule.steps_of`)."""
         self.simulate(splits)
         count = self._library.echo_schedule_steps(self._handle, 0, None, None)
-        node, slot = np.empty(count, np.int32), np.empty(count, np.int32)
-        self._library.echo_schedule_steps(self._handle, count, node.ctypes.data, slot.ctypes.data)
-        return [Step(int(a), int(b)) for a, b in zip(node, slot)]
+        node, position = np.empty(count, np.int32), np.empty(count, np.int32)
+        self._library.echo_schedule_steps(self._handle, count, node.ctypes.data, position.ctypes.data)
+        return [Step(int(a), int(b)) for a, b in zip(node, position)]
 
     def fit(
         self, candidates: Iterable[int], budget: int, effort: int, start: RecomputeSchedule | None = None
@@ -169,14 +168,14 @@ class Scheduler:
         return self._get(), Replayed(total.value, seconds)
 
     def _set(self, splits: RecomputeSchedule) -> None:
-        node, slot = flat(splits)
-        self._library.echo_schedule_set(self._handle, len(node), node.ctypes.data, slot.ctypes.data)
+        node, position = flat(splits)
+        self._library.echo_schedule_set(self._handle, len(node), node.ctypes.data, position.ctypes.data)
 
     def _get(self) -> RecomputeSchedule:
         count = self._library.echo_schedule_get(self._handle, 0, None, None)
-        node, slot = np.empty(count, np.int32), np.empty(count, np.int32)
-        self._library.echo_schedule_get(self._handle, count, node.ctypes.data, slot.ctypes.data)
+        node, position = np.empty(count, np.int32), np.empty(count, np.int32)
+        self._library.echo_schedule_get(self._handle, count, node.ctypes.data, position.ctypes.data)
         splits: dict[int, list[int]] = {}
-        for number, position in zip(node.tolist(), slot.tolist()):
-            splits.setdefault(number, []).append(position)
+        for number, start in zip(node.tolist(), position.tolist()):
+            splits.setdefault(number, []).append(start)
         return {number: tuple(positions) for number, positions in splits.items()}

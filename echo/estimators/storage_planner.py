@@ -14,7 +14,7 @@ from echo.errors import NativeError
 from echo.estimators.mxnet_storage import Storage, plan_storage
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, with_clones
-from echo.ir.training_graph import RUNNERS, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.native import planner_library
 
 # MXNet's memory planner, replayed: the exact bytes of any choice of recomputed feature maps.
@@ -41,14 +41,14 @@ _NO_SPLITS = np.zeros(0, np.int32), np.zeros(0, np.int32)
 
 
 def flat(splits: RecomputeSchedule) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """RecomputeSchedule as the native library reads them: nodes and positions, sorted."""
+    """A schedule as the native library reads it: nodes and positions, sorted."""
     if not splits:
         return _NO_SPLITS
     nodes = sorted(splits)
-    slots = [splits[node] for node in nodes]
-    counts = np.fromiter(map(len, slots), np.int64, len(slots))
+    positions = [splits[node] for node in nodes]
+    counts = np.fromiter(map(len, positions), np.int64, len(positions))
     node = np.repeat(np.array(nodes, np.int32), counts)
-    return node, np.fromiter(itertools.chain.from_iterable(slots), np.int32, len(node))
+    return node, np.fromiter(itertools.chain.from_iterable(positions), np.int32, len(node))
 
 
 class StoragePlanner:
@@ -69,7 +69,7 @@ class StoragePlanner:
             len(training.nodes),
             self.entries,
             len(training.outputs),
-            RUNNERS.index(training.runner),
+            tuple(Runner).index(training.runner),
             training.pool.late if training.pool else 0,
             **{name: buffer.ctypes.data for name, buffer in self._buffers.items()},
         )
@@ -97,7 +97,7 @@ class StoragePlanner:
         return self._evaluate(recompute, match_ranges, limit, splits or {}, None)
 
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
-        """``executed[i]``: how often forward node i runs again under this choice (255: or more often)."""
+        """``executed[i]``: how often forward node i is recomputed under this choice (255: or more often)."""
         executed = np.zeros(self._nodes, np.uint8)
         self._evaluate(recompute, (), None, splits or {}, executed)
         return executed
@@ -166,7 +166,7 @@ class ReferencePlanner:
         planned = self._planned(recompute, splits)
         clones = self._clones(planned)
         seconds = sum(self._seconds[number] for number in clones)
-        kept = sum(self._training.nodes[number].kept for number in clones)
+        kept = sum(self._training.nodes[number].layout_copy_bytes for number in clones)
         return Evaluation(tuple(plan_storage(planned, value).total + kept for value in match_ranges), seconds)
 
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
@@ -234,10 +234,10 @@ class Evaluator(Protocol):
         limit: int | None = None,
         splits: RecomputeSchedule | None = None,
     ) -> Evaluation:
-        """Plans a choice; ``splits`` says where nodes run again, by default once for all backward nodes.
+        """Plans a choice; ``splits`` says where nodes are recomputed, by default once for all backward nodes.
 
         With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit.
         """
 
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
-        """``executed[i]``: how often forward node i runs again under this choice."""
+        """``executed[i]``: how often forward node i is recomputed under this choice."""

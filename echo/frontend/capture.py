@@ -101,7 +101,7 @@ class _Node(NamedTuple):
     inputs: tuple[Entry, ...]
     control_deps: tuple[int, ...]
     inplace: tuple[tuple[int, int, bool], ...]
-    ignored: frozenset[int]
+    shape_only: frozenset[int]
     external: frozenset[int]
     untouched: frozenset[int]
     random: bool
@@ -128,7 +128,7 @@ def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> 
         inputs=tuple(map(entry, value["inputs"])),
         control_deps=tuple(value["control_deps"]),
         inplace=tuple([(i, o, bool(same)) for i, o, same in value.get("inplace", ())]),
-        ignored=_numbers(value.get("ignored", ())),
+        shape_only=_numbers(value.get("ignored", ())),
         external=_numbers([index for index, storage in enumerate(value["storage"]) if storage < -1]),
         untouched=_numbers(value.get("untouched", ())),
         random=bool(value.get("random", False)),
@@ -273,7 +273,7 @@ def _captured_node(node: _Node, forward: bool, user: Graph) -> TrainingNode:
         forward=forward,
         user=number,
         inplace=node.inplace,
-        ignored=node.ignored,
+        shape_only=node.shape_only,
         external=node.external,
         untouched=node.untouched,
         random=node.random,

@@ -79,7 +79,9 @@ def _is_there(op: str) -> bool:
 # Is this an MXNet that echo can work on, and does the native hook fit it? Both are asked once a process.
 
 _install_lock = Lock()
-_ALLOWED = native.Allowed(ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES)
+_ALLOWED = native.Allowed(
+    ops_with(lambda spec: spec.safety.recomputable), ops_with(lambda spec: spec.safety.every_output), EXCHANGES
+)
 
 
 def check_version() -> None:

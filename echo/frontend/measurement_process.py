@@ -25,7 +25,7 @@ import mxnet as mx
 import mxnet.libinfo
 
 from echo import meter
-from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
+from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
 from echo.frontend.install import loaded_from
 from echo.frontend.mxnet_settings import FUSION_VARIABLE
 from echo.system.threads import ONCE, PerThread

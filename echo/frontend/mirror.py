@@ -82,7 +82,7 @@ class MirrorEvaluator:
         self.effort = _BINDS * len(training.nodes)
 
     def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
-        """``executed[i] = 1`` for the forward nodes that run again, once each whatever the splits."""
+        """``executed[i] = 1`` for the forward nodes that are recomputed, once each whatever the splits."""
         executed = np.zeros(len(self._seconds), np.uint8)
         executed[self._node_of[recompute.nonzero()[0]]] = 1
         return executed

@@ -17,7 +17,7 @@ from echo import native
 from echo.frontend.symbols import Binding
 from echo.ir.graph import Setting
 from echo.ir.op_spec import means_true
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, MemoryPool
+from echo.ir.training_graph import MemoryPool, Runner
 from echo.system.threads import Lock, own_binds
 
 # Variables that MXNet reads from the environment at each bind, changed for a while.
@@ -109,9 +109,9 @@ def share_one_space() -> bool:
     """Has the CPU operators of the calling thread draw from one space, and returns whether they do.
 
     MXNet makes four for each thread, and each grows to the largest request: of convolutions, which ask for twice the
-    maps that they bring into another layout, 390 MB more for ResNet-18 at batch 64 and 128 x 128 pixels. Operators that
-    draw run one after the other anyway, unless the user has more than one worker. This has to come before the thread's
-    first operator; random numbers stay the same. A number that the user set stays.
+    feature maps that they bring into another layout, 390 MB more for ResNet-18 at batch 64 and 128 x 128 pixels.
+    Operators that draw run one after the other anyway, unless the user has more than one worker. This has to come
+    before the thread's first operator; random numbers stay the same. A number that the user set stays.
     """
     variable, _ = _VARIABLES["cpu"]
     make = getattr(ctypes.CDLL(mxnet.libinfo.find_lib_path()[0]), _MANAGER, None)
@@ -124,7 +124,7 @@ def share_one_space() -> bool:
     return True
 
 
-def workspace_slots(device: str, runner: str) -> int:
+def workspace_slots(device: str, runner: Runner) -> int:
     """From how many spaces the operators of one graph draw.
 
     MXNet has some for each device and hands them out in turn: one to an executor, for all of its operators, and one to
@@ -137,17 +137,17 @@ def workspace_slots(device: str, runner: str) -> int:
     return _handed_out(int(text) if text.isdigit() and int(text) else default, runner)
 
 
-def other_spaces(device: str, runner: str) -> dict[str, str]:
+def other_spaces(device: str, runner: Runner) -> dict[str, str]:
     """The variable and the number of spaces where that is not MXNet's default, as a setting of plans."""
     variable, default = _VARIABLES[device]
     copies = workspace_slots(device, runner)
     return {} if copies == _handed_out(default, runner) else {variable: str(copies)}
 
 
-def _handed_out(copies: int, runner: str) -> int:
-    if runner == EXECUTOR:
+def _handed_out(copies: int, runner: Runner) -> int:
+    if runner == Runner.EXECUTOR:
         return 1
-    return min(copies, 2) if runner == SHAPED else copies
+    return min(copies, 2) if runner == Runner.SHAPED else copies
 
 
 # The setting of a bind, as the patterns of fused operators read it (`echo.ir.graph`).
@@ -194,10 +194,10 @@ _COARSE, _CUTOFF = "MXNET_GPU_MEM_LARGE_ALLOC_ROUND_SIZE", "MXNET_GPU_MEM_POOL_R
 _LATE = 3
 
 
-def pool(device: str, runner: str) -> MemoryPool | None:
+def pool(device: str, runner: Runner) -> MemoryPool | None:
     """The pool that a graph with this runner allocates from as it runs; None where nothing keeps what is freed."""
     kind = os.environ.get(_TYPE) or "Naive"
-    if device != "gpu" or runner != DYNAMIC or kind == "Unpooled":
+    if device != "gpu" or runner != Runner.DYNAMIC or kind == "Unpooled":
         return None
     page = max(_number(_PAGE, 4096), 1)
     late = 0 if os.environ.get(_ENGINE) == "NaiveEngine" else _LATE
@@ -207,9 +207,9 @@ def pool(device: str, runner: str) -> MemoryPool | None:
     return MemoryPool(page, coarse if coarse > 0 else 1 << 62, powers=False, late=late)
 
 
-def pool_settings(device: str, runner: str) -> dict[str, str]:
+def pool_settings(device: str, runner: Runner) -> dict[str, str]:
     """The variables by which the pool is not MXNet's default, as settings of plans."""
-    if device != "gpu" or runner != DYNAMIC:
+    if device != "gpu" or runner != Runner.DYNAMIC:
         return {}
     return {name: os.environ[name] for name in (_TYPE, _PAGE, _COARSE, _CUTOFF, _ENGINE) if os.environ.get(name)}
 

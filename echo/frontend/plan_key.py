@@ -20,7 +20,7 @@ from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.frontend.mxnet_settings import COPIES_VARIABLE, FUSION_VARIABLE, RNN_VARIABLES, other_spaces, pool_settings
 from echo.frontend.symbols import Binding, type_name
 from echo.ir.graph import Graph
-from echo.ir.training_graph import EXECUTOR
+from echo.ir.training_graph import Runner
 from echo.plans.key import AUXILIARY as AUXILIARY_STATE
 from echo.plans.key import Argument, PlanKey, digest, operators
 from echo.plans.variables import debug
@@ -157,13 +157,13 @@ def call_of(names: Sequence[str], binding: Binding, ctx: mx.Context) -> dict[str
     }
 
 
-def family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
+def family(graph: Graph, binding: Binding, device: str, runner: Runner) -> str:
     """A text that is equal for binds that train the same arguments on one device, as a BucketingModule's lengths."""
     names = sorted(graph.variable_names)
     return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
 
 
-def plan_key(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> PlanKey:
+def plan_key(graph: Graph, binding: Binding, device: str, runner: Runner = Runner.EXECUTOR) -> PlanKey:
     """The key of a plan for this bind: the graph, its arguments, the device and the settings that it depends on."""
     args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
     args += [(shape, dtype, AUXILIARY_STATE) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]

@@ -15,12 +15,12 @@ from echo.ir.training_node import TrainingNode
 
 # Gradients of convolutions in two nodes: the weights' at once, the data's as late as it can be.
 #
-# Where several convolutions read the same map, its gradient is a sum. The map has to be in memory until the last
-# convolution's gradient is computed, alongside all other terms: it is there that ResNets and Inception networks need
-# the most. But only the gradients of weights read it. So one of these gradients becomes two nodes: that of the weights
-# runs before the last of the others, and that of the data after it, when the map is gone. Each product is still
-# computed once, by the same primitive of oneDNN, to the same bits. This costs the output's gradient of that
-# convolution, which has to wait: it is taken where that is smaller than the map.
+# Where several convolutions read the same feature map, its gradient is a sum. The feature map has to be in memory until
+# the last convolution's gradient is computed, alongside all other terms: it is there that ResNets and Inception
+# networks need the most. But only the gradients of weights read it. So one of these gradients becomes two nodes: that
+# of the weights runs before the last of the others, and that of the data after it, when the feature map is gone. Each
+# product is still computed once, by the same primitive of oneDNN, to the same bits. This costs the output's gradient of
+# that convolution, which has to wait: it is taken where that is smaller than the feature map.
 #
 # In MXNet's source, ``MKLDNNConvolutionBackward`` computes both gradients, or one if the other's ``req`` is
 # ``kNullOp``; of the data, the data's gradient reads shape and type alone, and where it is left out, its memory is
@@ -29,7 +29,7 @@ from echo.ir.training_node import TrainingNode
 _CONVOLUTION = "_backward_Convolution"
 SUM = "add_n"  # MXNet's sum of up to seven gradients
 _CUDNN_LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")
-_AXES = (3, 4, 5)  # of maps that oneDNN's convolutions take, which have to be of float32
+_AXES = (3, 4, 5)  # of feature maps that oneDNN's convolutions take, which have to be of float32
 
 
 def split_rule(has_bias: bool) -> GradientRule:
@@ -186,7 +186,7 @@ def _of_sum(case: _Case) -> GradientRule | None:
 
 
 def _sum(op: str, left: Read, right: Read) -> GradientRule:
-    return GradientRule(spec(op).gradient, spec(op).gradient, (_GRADIENT, left, right))
+    return GradientRule(spec(op).gradient.gradient_op, spec(op).gradient.gradient_op, (_GRADIENT, left, right))
 
 
 class _Rules(NamedTuple):
@@ -214,7 +214,9 @@ _FAMILIES: Mapping[GradientRuleFamily, _Rules] = {
     ),  # chosen by sums
     GradientRuleFamily.SUM: _Rules(_of_sum, _sums),
 }
-_SUM_GRADIENTS = {spec(op).gradient for op in ops_with(lambda row: row.lighter is GradientRuleFamily.SUM)}
+_SUM_GRADIENTS = {
+    spec(op).gradient.gradient_op for op in ops_with(lambda row: row.gradient.rule_family is GradientRuleFamily.SUM)
+}
 # The pairs of gradients that the native hook may exchange; fused operators bring their own.
 EXCHANGES = frozenset(
     rule.exchange
@@ -243,7 +245,7 @@ def gradient_rules(
     for _, node in training.operators():
         for number in () if node.forward else node.control_deps:
             forward = training.nodes[number]
-            lighter = spec(forward.op).lighter
+            lighter = spec(forward.op).gradient.rule_family
             if forward.user is None or lighter is None:
                 continue
             rule = _FAMILIES[lighter].choose(_Case(training, number, onednn, Entry(number) in copied))
@@ -258,5 +260,5 @@ def gradient_rules(
 
 def known(op: str, attrs: Mapping[str, str]) -> frozenset[GradientRule]:
     """Every rule that the gradient of a node with this operator and these attributes may have."""
-    lighter = spec(op).lighter
+    lighter = spec(op).gradient.rule_family
     return frozenset() if lighter is None else frozenset(_FAMILIES[lighter].offered(op, attrs))

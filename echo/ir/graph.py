@@ -67,7 +67,7 @@ class Node:
     @property
     def takes_attrs(self) -> bool:
         """Whether attributes may be added: Custom hands all to a constructor of the user's, which knows no others."""
-        return spec(self.op).takes_attrs
+        return spec(self.op).safety.takes_attrs
 
     def with_attrs(self, attrs: Mapping[str, str]) -> Node:
         """The same node with attributes added."""
@@ -286,7 +286,7 @@ PREFIX = "_echo_"
 READS: Mapping[str, GradientReads] = {
     op[len(PREFIX) :]: reads
     for op in sorted(ops_with(lambda spec: True))
-    if (reads := spec(op).gradient_reads) is not None
+    if (reads := spec(op).gradient.gradient_reads) is not None
 }
 
 

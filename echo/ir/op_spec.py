@@ -1,17 +1,16 @@
-"""What is known about an operator: how its attributes read, how its gradient is computed, its FLOPs, and `OpSpec`."""
+"""The types of what is known about an operator: its attributes, rules for its gradient, and `OpSpec`."""
 
 from __future__ import annotations
 
 import functools
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 # Attributes of nodes by which a plan is written into a graph, and how MXNet writes flags.
 
-# Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
-# all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
+# Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node is recomputed more than once, or not
+# for all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
 PLAN_ATTRIBUTE = "__echo_recompute__"
 # Read by the native hook: the match range of MXNet's memory planner, -1 for echo's own assignment, -1s for that of a
 # CachedOp with static_alloc, in which MXNet computes sums of gradients in place.
@@ -115,56 +114,6 @@ def own_inputs(*positions: int) -> tuple[Read, ...]:
     return tuple(Read(Source.GRADIENT, position) for position in positions)
 
 
-# Floating-point operations of operators, from the shapes of their inputs and of their first output.
-
-
-def convolution(inputs: Sequence[Shape], output: Shape) -> float:
-    """FLOPs of a convolution: each element of the output is a product with one filter."""
-    weight = inputs[1]
-    return 2.0 * math.prod(output) * math.prod(weight) / max(1, weight[0])
-
-
-def deconvolution(inputs: Sequence[Shape], _: Shape) -> float:
-    """FLOPs of a deconvolution: those of a convolution whose output is this input."""
-    weight = inputs[1]
-    return 2.0 * math.prod(inputs[0]) * math.prod(weight) / max(1, weight[0])
-
-
-def dense(inputs: Sequence[Shape], output: Shape) -> float:
-    """FLOPs of a fully connected layer: each element of the output is a product with one row of the weight."""
-    return 2.0 * math.prod(output) * inputs[1][-1]
-
-
-def scores(inputs: Sequence[Shape], _: Shape) -> float:
-    """FLOPs of products of each row of the input with each row of the weight, which need not be outputs."""
-    return 2.0 * math.prod(inputs[0]) * inputs[1][0]
-
-
-def attention(inputs: Sequence[Shape], _: Shape) -> float:
-    """FLOPs of attention: each query times all keys, and its weights times all values."""
-    queries, keys, values = inputs[:3]
-    return 2.0 * queries[1] * (math.prod(keys) + math.prod(values))
-
-
-def recurrent_layer(inputs: Sequence[Shape], _: Shape) -> float:
-    """FLOPs of a recurrent layer: in each step, the input and the state times their weights."""
-    x, wi, wh = inputs[0], inputs[1], inputs[3]
-    return 2.0 * (math.prod(wi) + math.prod(wh)) * math.prod(x) / x[-1]
-
-
-def rnn(inputs: Sequence[Shape], _: Shape) -> float:
-    """FLOPs of MXNet's RNN: in each step, a product with all weights."""
-    return 2.0 * math.prod(inputs[1]) * math.prod(inputs[0]) / max(1, inputs[0][-1])
-
-
-def product(inputs: Sequence[Shape], output: Shape) -> float:
-    """(batch, m, k) times (batch, k, n): the product of the inputs over the output is batch * k * k."""
-    first, second = inputs[:2]
-    batch = first[0] if len(first) > 2 else 1
-    inner = math.sqrt(math.prod(first) * math.prod(second) / max(1, math.prod(output) * batch))
-    return 2.0 * math.prod(output) * inner
-
-
 # The type of a row in the table of operators (`echo.ir.ops`): what planning has to know of one operator.
 
 Shape = Sequence[int]
@@ -235,15 +184,17 @@ class Layout:
     """How an operator treats oneDNN's blocked layouts of arrays, on the CPU.
 
     Attributes:
-        source: it makes blocked arrays of plain ones. keeps: its output has the layout of its input, in place or not.
-        propagates_layout: it is faster on a blocked input, and hands that layout on: it is measured on such an input,
-        too. onednn: oneDNN runs it (``TIsMKLDNN`` in MXNet's source), or it copies nothing for longer than it runs. Any
+        source: it makes blocked arrays of plain ones.
+        keeps: its output has the layout of its input, in place or not.
+        propagates_layout: it is faster on a blocked input and hands that layout on, so it is measured on such an input,
+            too.
+        onednn: oneDNN runs it (``TIsMKLDNN`` in MXNet's source), or it copies nothing for longer than it runs. Any
             other operator keeps plain copies of blocked inputs (`echo.estimators.inplace`).
-        plain: its outputs are plain all the same. identity: in place, it leaves its input in the layout that it has;
-        views make it plain. layout_invariant_grad: its gradient reads its own output, and computes the same in any
-        layout of it. clone_layout_may_differ: the output of its clone may have another layout than its own: Dropout's
-        clone is a product with the
-            mask and has that one's layout, the clone of a copy has the layout of the copy's input.
+        plain: its outputs are plain all the same.
+        identity: in place, it leaves its input in the layout that it has; views make it plain.
+        layout_invariant_grad: its gradient reads its own output, and computes the same in any layout of it.
+        clone_layout_may_differ: the output of its clone may have another layout than its own: Dropout's clone is a
+            product with the mask and has that one's layout, the clone of a copy has the layout of the copy's input.
         blocks_all: all of its outputs may be blocked, and not the first alone; the rest are statistics, workspaces and
             gradients of weights.
     """
@@ -260,88 +211,147 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class OpSpec:
-    """One operator, MXNet's or ours. The defaults are those of an operator without a row, and safe.
+class Safety:
+    """Whether an operator may be recomputed in a step, and whether the arrays that it reads may move.
 
     Attributes:
         recomputable: echo may run it a second time in a step, on CPU and on CUDA: it draws no random numbers, keeps no
             state and writes into no input. Where it does, ``clone_op``, ``draws`` and ``rewrites`` say how the second
             run is kept safe, or when there is none. ``tests/ir/test_ops.py`` holds each one to the last bit.
-        heavy: graphs are partitioned at it, and it is kept unless a budget needs it: its time grows faster than its
-            bytes (Echo, section 4).
-        every_output: all of its outputs are feature maps. Of other operators the first is; what follows it (saved
-            statistics, masks) is small or random, and stays stashed.
-        needs_hook: only the native hook can run it again. MXNet's own mirroring, which runs a clone even where nothing
+        every_output: all of its outputs are feature maps. Of other operators the first is; the others (saved
+            statistics, masks) are small or random, and stay stashed.
+        needs_hook: only the native hook can recompute it. MXNet's own mirroring, which runs a clone even where nothing
             reads its output, fails on it, or leaves out a further output that its gradient reads; its clone of Dropout
             would draw another mask.
-        needs_cpu: it is recomputed on the CPU alone: cuDNN's mask has a layout that nothing but cuDNN reads.
-        clone_op: the operator that computes its first output again, from its input and its second output, a mask.
-        rewrites: it writes into its inputs, moving statistics: on CPUs in backward alone, on cuDNN in the forward pass,
+        needs_cpu: it is recomputed only on the CPU: cuDNN's mask has a layout that nothing but cuDNN reads.
+        clone_op: the operator that recomputes its first output, from its input and its second output, a mask.
+        rewrites: it writes into its inputs, moving statistics: on CPUs only in backward, on cuDNN in the forward pass,
             where the hook's clone leaves them as they are (``gradient.cc``).
-        draws: it draws random numbers, and MXNet does not say so. attrs_without_rng: attributes with which it draws
-        nothing, for as long a time: so it is measured. draws_in_training: if it draws random numbers, it draws them in
-        training alone. train_mode_sensitive: it has to run again in the mode, training or not, in which it ran before.
-        BatchNorm computes something
-            else outside of training, Pooling does not say where its maxima are, and oneDNN may compute heavy operators
-            in another way.
+        train_mode_sensitive: it has to be recomputed in the mode, training or not, in which it ran before. BatchNorm
+            computes something else outside of training, Pooling does not say where its maxima are, and oneDNN may
+            compute heavy operators in another way.
         address_stable_reads: in both passes it gets at an array only through the inputs of its node, never by a way of
-        its own
-            (`echo.ir.recompute_rules`).
-        movable_inputs: the inputs that may be at another address in backward than in forward, as the outputs of nodes
-            that ran again are; all where it is None.
-        in_place: its gradient comes out as other numbers where it is computed over an array that it reads.
-        reads_at_dispatch: it looks at its arrays when work is handed out, not when it is done. adds_to_memory: its
-        gradients are added to what memory holds. takes_attrs: its nodes may be given further attributes.
+            its own (`echo.ir.training_node`).
+        movable_inputs: the inputs that may be at another address in backward than in forward, as the outputs of
+            recomputed nodes are; all where it is None.
+        reads_at_dispatch: it looks at its arrays when work is handed out, not when it is done.
+        takes_attrs: its nodes may be given further attributes.
         exempt_from_write_check: inputs whose values no result depends on, or that MXNet counts as written in every
-        pass. outputs: how many outputs it has, or the attribute that says it. gradient: MXNet's name of the operator
-        that computes its gradient, of operators whose gradient is exchanged. lighter: the family of rules by which its
-        gradient may read less; None where there are none. stateless_as: the operator that computes the same and keeps
-        no state. gradient_reads: of a fused operator, what the gradient reads; ``table.cc`` of the kernels says the
-        same. flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
-        gathers: it reads no more of its first input than it writes. is_free: no kernel runs for it: a variable; a sum
-        that MXNet has the producer of the second term add up (its
-            pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none; what
-            adding takes the producer, if it does, is in `echo.estimators.operator_groups`.
-        unfused_weight_grad: oneDNN computes the gradient of its weight into another array first where that is added to
-        a sum. measurable: it may run outside of the user's graph, on numbers without meaning. in_gradients: MXNet adds
-        it to gradients, where it needs no attribute but the number of inputs. counts_inputs: its attribute ``num_args``
-        is the number of its inputs. has_parameters: the batch is the leading dimension of its first input alone; the
-        others are parameters. packs_parameters: each call packs its parameters first, which takes time whatever the
-        batch is. is_index: its first input holds numbers of rows of its second. layout: what it does with oneDNN's
-        layouts.
+            pass.
+        stateless_as: the operator that computes the same and keeps no state.
     """
 
     recomputable: bool = False
-    heavy: bool = False
     every_output: bool = False
     needs_hook: bool = False
     needs_cpu: bool = False
     clone_op: str = ""
     rewrites: bool = False
-    draws: When = NEVER
-    attrs_without_rng: Mapping[str, str] = field(default_factory=dict)
-    draws_in_training: When = NEVER
     train_mode_sensitive: When = NEVER
     address_stable_reads: bool = False
     movable_inputs: frozenset[int] | None = None
-    in_place: When = NEVER
     reads_at_dispatch: bool = False
-    adds_to_memory: bool = False
     takes_attrs: bool = True
     exempt_from_write_check: Mapping[int, When] = field(default_factory=dict)
-    outputs: int | str = 1
-    gradient: str = ""
-    lighter: GradientRuleFamily | None = None
     stateless_as: str = ""
+
+
+@dataclass(frozen=True)
+class RandomNumbers:
+    """Which random numbers an operator draws.
+
+    Attributes:
+        draws: it draws random numbers, and MXNet does not say so.
+        draws_in_training: if it draws random numbers, it draws them only in training.
+        attrs_without_rng: attributes with which it draws nothing, for as long a time: so it is measured.
+    """
+
+    draws: When = NEVER
+    draws_in_training: When = NEVER
+    attrs_without_rng: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GradientFacts:
+    """How the gradient of an operator is computed, and what the operator does in gradients.
+
+    Attributes:
+        gradient_op: MXNet's name of the operator that computes its gradient, of operators whose gradient is exchanged.
+        rule_family: the family of rules by which its gradient may read less; None where there are none.
+        gradient_reads: of a fused operator, what the gradient reads; ``table.cc`` of the kernels says the same.
+        in_place: its gradient comes out as other numbers where it is computed over an array that it reads.
+        adds_to_memory: its gradients are added to what memory holds.
+        unfused_weight_grad: oneDNN computes the gradient of its weight into another array first where that is added to
+            a sum.
+        in_gradients: MXNet adds it to gradients, where it needs no attribute but the number of inputs.
+    """
+
+    gradient_op: str = ""
+    rule_family: GradientRuleFamily | None = None
     gradient_reads: GradientReads | None = None
+    in_place: When = NEVER
+    adds_to_memory: bool = False
+    unfused_weight_grad: bool = False
+    in_gradients: bool = False
+
+
+@dataclass(frozen=True)
+class CostFacts:
+    """What the time of an operator depends on, and how it is measured.
+
+    Attributes:
+        heavy: graphs are partitioned at it, and it is stashed unless a budget needs it: its time grows faster than its
+            bytes (Echo, section 4).
+        flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
+        gathers: it reads no more of its first input than it writes.
+        is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its
+            pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none; what
+            adding takes the producer, if it does, is in `echo.estimators.operator_groups`.
+        measurable: it may run outside of the user's graph, on numbers without meaning.
+        has_parameters: the batch is the leading dimension of its first input alone; the others are parameters.
+        packs_parameters: each call packs its parameters first, which takes time whatever the batch is.
+        is_index: its first input holds numbers of rows of its second.
+    """
+
+    heavy: bool = False
     flops: Formula | None = None
     gathers: bool = False
     is_free: bool = False
-    unfused_weight_grad: bool = False
     measurable: bool = False
-    in_gradients: bool = False
-    counts_inputs: bool = False
     has_parameters: bool = False
     packs_parameters: bool = False
     is_index: bool = False
-    layout: Layout = field(default_factory=Layout)
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """The facts about one operator, MXNet's or ours. The defaults are those of an operator without a row, and safe.
+
+    Attributes:
+        outputs: how many outputs it has, or the attribute that says it.
+        counts_inputs: its attribute ``num_args`` is the number of its inputs.
+    """
+
+    outputs: int | str = 1
+    counts_inputs: bool = False
+    safety: Safety = Safety()
+    random: RandomNumbers = RandomNumbers()
+    gradient: GradientFacts = GradientFacts()
+    cost: CostFacts = CostFacts()
+    layout: Layout = Layout()
+
+    def having(self, **facts: Any) -> OpSpec:
+        """Returns a copy with other facts, each given by its own name, whichever group it belongs to.
+
+        Raises:
+            TypeError: no fact has this name.
+        """
+        own = {name: facts.pop(name) for name in ("outputs", "counts_inputs", "layout") if name in facts}
+        groups = {}
+        for name in ("safety", "random", "gradient", "cost"):
+            group = getattr(self, name)
+            of_group = {fact: facts.pop(fact) for fact in list(facts) if fact in group.__dataclass_fields__}
+            groups[name] = replace(group, **of_group) if of_group else group
+        if facts:
+            raise TypeError(f"unknown facts about an operator: {', '.join(facts)}")
+        return replace(self, **own, **groups)

@@ -1,24 +1,25 @@
 """The table of operators, MXNet's and ours: all that echo knows of each (`echo.ir.op_spec.OpSpec` explains the facts).
 
 An operator runs twice only where its row says so, never because it is not forbidden: one that draws random numbers,
-keeps state or writes into an input gives silently wrong gradients when it runs again. ``tests/ir/test_ops.py`` checks
-each: outputs, gradients and auxiliary states stay identical to the last bit. ``tests/operators`` does the same for what
-is said of readers. Operators with equal facts share a row; of an operator without a row nothing is known.
+keeps state or writes into an input gives silently wrong gradients when it is recomputed. ``tests/ir/test_ops.py``
+checks each: outputs, gradients and auxiliary states stay identical to the last bit. ``tests/operators`` does the same
+for what is said of readers. Operators with equal facts share a row; of an operator without a row nothing is known.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
-from echo.ir import op_spec
 from echo.ir.op_spec import (
     ALWAYS,
     GradientReads,
     GradientRuleFamily,
     Layout,
     OpSpec,
+    Shape,
     When,
     unless,
     unless_set,
@@ -47,11 +48,63 @@ _DRAWS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
+# Floating-point operations of operators, from the shapes of their inputs and of their first output.
+
+
+def _convolution(inputs: Sequence[Shape], output: Shape) -> float:
+    """FLOPs of a convolution: each element of the output is a product with one filter."""
+    weight = inputs[1]
+    return 2.0 * math.prod(output) * math.prod(weight) / max(1, weight[0])
+
+
+def _deconvolution(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of a deconvolution: those of a convolution whose output is this input."""
+    weight = inputs[1]
+    return 2.0 * math.prod(inputs[0]) * math.prod(weight) / max(1, weight[0])
+
+
+def _dense(inputs: Sequence[Shape], output: Shape) -> float:
+    """FLOPs of a fully connected layer: each element of the output is a product with one row of the weight."""
+    return 2.0 * math.prod(output) * inputs[1][-1]
+
+
+def _scores(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of products of each row of the input with each row of the weight, which need not be outputs."""
+    return 2.0 * math.prod(inputs[0]) * inputs[1][0]
+
+
+def _attention(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of attention: each query times all keys, and its weights times all values."""
+    queries, keys, values = inputs[:3]
+    return 2.0 * queries[1] * (math.prod(keys) + math.prod(values))
+
+
+def _recurrent_layer(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of a recurrent layer: in each step, the input and the state times their weights."""
+    x, wi, wh = inputs[0], inputs[1], inputs[3]
+    return 2.0 * (math.prod(wi) + math.prod(wh)) * math.prod(x) / x[-1]
+
+
+def _rnn(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of MXNet's RNN: in each step, a product with all weights."""
+    return 2.0 * math.prod(inputs[1]) * math.prod(inputs[0]) / max(1, inputs[0][-1])
+
+
+def _product(inputs: Sequence[Shape], output: Shape) -> float:
+    """(batch, m, k) times (batch, k, n): the product of the inputs over the output is batch * k * k."""
+    first, second = inputs[:2]
+    batch = first[0] if len(first) > 2 else 1
+    inner = math.sqrt(math.prod(first) * math.prod(second) / max(1, math.prod(output) * batch))
+    return 2.0 * math.prod(output) * inner
+
+
+# Facts that several rows share.
+
 _UNKNOWN = OpSpec()
-_READER = OpSpec(address_stable_reads=True)
-_LIGHT = replace(_READER, recomputable=True, measurable=True)
-_HEAVY = replace(_LIGHT, heavy=True, train_mode_sensitive=ALWAYS, flops=op_spec.product)
-_LAYER = replace(_HEAVY, flops=op_spec.recurrent_layer, has_parameters=True, packs_parameters=True, every_output=True)
+_READER = _UNKNOWN.having(address_stable_reads=True)
+_LIGHT = _READER.having(recomputable=True, measurable=True)
+_HEAVY = _LIGHT.having(heavy=True, train_mode_sensitive=ALWAYS, flops=_product)
+_LAYER = _HEAVY.having(flops=_recurrent_layer, has_parameters=True, packs_parameters=True, every_output=True)
 
 _NOISE = when("act_type", "leaky", "rrelu")
 _WITH_LENGTHS = when_set("use_length")
@@ -61,105 +114,105 @@ _BY_ONEDNN = Layout(onednn=ALWAYS)
 _PLAIN = Layout(onednn=ALWAYS, plain=True)
 _HANDS_ON = Layout(propagates_layout=True, onednn=ALWAYS)
 _SOURCE = Layout(source=True, onednn=ALWAYS)
-_SUM = replace(_LIGHT, lighter=GradientRuleFamily.SUM)
-_SOFTMAX = replace(_LIGHT, in_place=_WITH_LENGTHS, layout=Layout(onednn=unless_set("use_length")))
+_SUM = _LIGHT.having(rule_family=GradientRuleFamily.SUM)
+_SOFTMAX = _LIGHT.having(in_place=_WITH_LENGTHS, layout=Layout(onednn=unless_set("use_length")))
 
 
 def _fused(like: OpSpec, gradients: str, inputs: str, outputs: str) -> OpSpec:
-    return replace(like, gradient_reads=GradientReads(gradients, inputs, outputs), outputs=len(gradients))
+    return like.having(gradient_reads=GradientReads(gradients, inputs, outputs), outputs=len(gradients))
 
 
 _ROWS: tuple[tuple[OpSpec, str], ...] = (
     # Products and convolutions
-    (replace(_HEAVY, flops=op_spec.convolution, has_parameters=True, unfused_weight_grad=True, layout=_SOURCE,
-             lighter=GradientRuleFamily.SPLIT), "Convolution"),
-    (replace(_HEAVY, flops=op_spec.deconvolution, has_parameters=True, unfused_weight_grad=True, layout=_SOURCE,
-             movable_inputs=frozenset({0})), "Deconvolution"),  # a CachedOp dies when its others are maps that move
-    (replace(_HEAVY, flops=op_spec.dense, has_parameters=True, unfused_weight_grad=True,
+    (_HEAVY.having(flops=_convolution, has_parameters=True, unfused_weight_grad=True, layout=_SOURCE,
+             rule_family=GradientRuleFamily.SPLIT), "Convolution"),
+    (_HEAVY.having(flops=_deconvolution, has_parameters=True, unfused_weight_grad=True, layout=_SOURCE,
+             movable_inputs=frozenset({0})), "Deconvolution"),  # others must not move: a CachedOp dies
+    (_HEAVY.having(flops=_dense, has_parameters=True, unfused_weight_grad=True,
              layout=_PLAIN), "FullyConnected"),
-    (replace(_HEAVY, flops=None, measurable=False), "Correlation"),
+    (_HEAVY.having(flops=None, measurable=False), "Correlation"),
     (_HEAVY, """
     dot batch_dot _linalg_gemm _linalg_gemm2 _np_dot _npi_matmul _npi_tensordot
     _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt
     _contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt"""),
-    (OpSpec(flops=op_spec.rnn, has_parameters=True, packs_parameters=True, measurable=True, layout=_PLAIN,
+    (_UNKNOWN.having(flops=_rnn, has_parameters=True, packs_parameters=True, measurable=True, layout=_PLAIN,
             draws_in_training=ALWAYS, draws=When("p", "0", lambda text: float(text) > 0),
             attrs_without_rng={"p": "0"}), "RNN"),
 
     # Activations and layers
-    (replace(_LIGHT, layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, propagates_layout=True,
+    (_LIGHT.having(layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, propagates_layout=True,
                                    layout_invariant_grad=True),
-             lighter=GradientRuleFamily.ACTIVATION), "Activation"),
-    (replace(_LIGHT, draws=_NOISE, draws_in_training=ALWAYS, in_place=when("act_type", "leaky", "prelu"),
+             rule_family=GradientRuleFamily.ACTIVATION), "Activation"),
+    (_LIGHT.having(draws=_NOISE, draws_in_training=ALWAYS, in_place=when("act_type", "leaky", "prelu"),
              has_parameters=True, layout=Layout(onednn=when("act_type", "leaky", "leaky", "elu", "gelu")),
-             lighter=GradientRuleFamily.LEAKY),
+             rule_family=GradientRuleFamily.LEAKY),
      "LeakyReLU"),
-    (replace(_LIGHT, needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
-    (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", outputs=2,
+    (_LIGHT.having(needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
+    (_LIGHT.having(needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", outputs=2,
              draws_in_training=unless("mode", "training", "always"),
              layout=Layout(clone_layout_may_differ=True)), "Dropout"),
-    (replace(_LIGHT, rewrites=True, train_mode_sensitive=unless_set("use_global_stats"),
+    (_LIGHT.having(rewrites=True, train_mode_sensitive=unless_set("use_global_stats"),
              exempt_from_write_check={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True,
              layout=_HANDS_ON), "BatchNorm"),
-    (replace(_READER, layout=_BY_ONEDNN), "_contrib_BatchNormWithReLU amp_cast amp_multicast"),
-    (replace(_LIGHT, needs_hook=True, has_parameters=True), "LayerNorm"),
-    (replace(_LIGHT, has_parameters=True), "InstanceNorm"),
-    (replace(_READER, measurable=True, has_parameters=True), "GroupNorm"),
-    (replace(_READER, measurable=True, layout=_HANDS_ON), "LRN"),
-    (replace(_READER, measurable=True), "_rnn_param_concat"),  # 9 ns a float: ten times a Concat of two axes
-    (replace(_LIGHT, every_output=True, train_mode_sensitive=when("pool_type", "max", "max"),
+    (_READER.having(layout=_BY_ONEDNN), "_contrib_BatchNormWithReLU amp_cast amp_multicast"),
+    (_LIGHT.having(needs_hook=True, has_parameters=True), "LayerNorm"),
+    (_LIGHT.having(has_parameters=True), "InstanceNorm"),
+    (_READER.having(measurable=True, has_parameters=True), "GroupNorm"),
+    (_READER.having(measurable=True, layout=_HANDS_ON), "LRN"),
+    (_READER.having(measurable=True), "_rnn_param_concat"),  # 9 ns a float: ten times a Concat of two axes
+    (_LIGHT.having(every_output=True, train_mode_sensitive=when("pool_type", "max", "max"),
              layout=Layout(propagates_layout=True, onednn=when("pool_type", "max", "max", "avg"),
                            layout_invariant_grad=True)), "Pooling"),
-    (replace(_SOFTMAX, lighter=GradientRuleFamily.MASKED_SOFTMAX), "softmax"),
+    (_SOFTMAX.having(rule_family=GradientRuleFamily.MASKED_SOFTMAX), "softmax"),
     (_SOFTMAX, "log_softmax"),
-    (replace(_LIGHT, in_place=_WITH_LENGTHS), "softmin"),
-    (replace(_READER, measurable=True, in_place=when_set("out_grad"), layout=_PLAIN),
+    (_LIGHT.having(in_place=_WITH_LENGTHS), "softmin"),
+    (_READER.having(measurable=True, in_place=when_set("out_grad"), layout=_PLAIN),
      "SoftmaxOutput"),
-    (replace(_READER, measurable=True), "LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss"),
+    (_READER.having(measurable=True), "LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss"),
 
     # Arrays put together, taken apart, seen in another shape, copied, chosen from
-    (replace(_LIGHT, layout=_HANDS_ON, lighter=GradientRuleFamily.CONCAT), "Concat"),
-    (replace(_LIGHT, layout=_HANDS_ON), "elemwise_add"),
-    (replace(_LIGHT, layout=_HANDS_ON, in_gradients=True, counts_inputs=True), "add_n"),
-    (OpSpec(layout=Layout(propagates_layout=True)), "_plus ElementWiseSum"),
-    (OpSpec(layout=Layout(blocks_all=True)), "_backward_Concat"),
-    (replace(_LIGHT, every_output=True, outputs="num_outputs", gradient="_backward_SliceChannel",
+    (_LIGHT.having(layout=_HANDS_ON, rule_family=GradientRuleFamily.CONCAT), "Concat"),
+    (_LIGHT.having(layout=_HANDS_ON), "elemwise_add"),
+    (_LIGHT.having(layout=_HANDS_ON, in_gradients=True, counts_inputs=True), "add_n"),
+    (_UNKNOWN.having(layout=Layout(propagates_layout=True)), "_plus ElementWiseSum"),
+    (_UNKNOWN.having(layout=Layout(blocks_all=True)), "_backward_Concat"),
+    (_LIGHT.having(every_output=True, outputs="num_outputs", gradient_op="_backward_SliceChannel",
              stateless_as="_split_v2"), "SliceChannel"),
-    (replace(_LIGHT, every_output=True, gradient="_split_v2_backward"), "_split_v2"),
-    (replace(_LIGHT, layout=_BY_ONEDNN), "slice"),
-    (replace(_LIGHT, layout=_PLAIN), "Reshape Flatten transpose expand_dims"),
-    (replace(_LIGHT, in_gradients=True, layout=replace(_HANDS_ON, identity=True,
+    (_LIGHT.having(every_output=True, gradient_op="_split_v2_backward"), "_split_v2"),
+    (_LIGHT.having(layout=_BY_ONEDNN), "slice"),
+    (_LIGHT.having(layout=_PLAIN), "Reshape Flatten transpose expand_dims"),
+    (_LIGHT.having(in_gradients=True, layout=replace(_HANDS_ON, identity=True,
                                                         clone_layout_may_differ=True)), "_copy"),
-    (replace(_LIGHT, layout=Layout(identity=True, clone_layout_may_differ=True)), "_np_copy"),
-    (replace(_LIGHT, layout=Layout(identity=True)), "BlockGrad"),
-    (replace(_READER, layout=Layout(identity=True)), "make_loss"),
-    (replace(_LIGHT, in_gradients=True, exempt_from_write_check={0: ALWAYS}), "zeros_like"),
-    (replace(_LIGHT, exempt_from_write_check={0: ALWAYS}), "ones_like"),
-    (replace(_READER, exempt_from_write_check={0: ALWAYS}), "_contrib_arange_like"),
-    (replace(_READER, in_gradients=True), "_identity_with_attr_like_rhs"),
-    (replace(_READER, is_free=True, in_gradients=True), "_grad_add"),
-    (OpSpec(is_free=True), "null"),
-    (replace(_LIGHT, needs_hook=True, gathers=True, has_parameters=True, is_index=True), "Embedding"),
-    (replace(_LIGHT, gathers=True), "take"),
-    (replace(_LIGHT, needs_hook=True, gathers=True, measurable=False), "pick"),
-    (replace(_READER, gathers=True), "gather_nd"),
-    (replace(_LIGHT, measurable=False), "SequenceMask SequenceLast SequenceReverse"),
-    (OpSpec(adds_to_memory=True), "_cond"),
-    (OpSpec(reads_at_dispatch=True, takes_attrs=False), "Custom"),  # which hands attributes to code of the user's
+    (_LIGHT.having(layout=Layout(identity=True, clone_layout_may_differ=True)), "_np_copy"),
+    (_LIGHT.having(layout=Layout(identity=True)), "BlockGrad"),
+    (_READER.having(layout=Layout(identity=True)), "make_loss"),
+    (_LIGHT.having(in_gradients=True, exempt_from_write_check={0: ALWAYS}), "zeros_like"),
+    (_LIGHT.having(exempt_from_write_check={0: ALWAYS}), "ones_like"),
+    (_READER.having(exempt_from_write_check={0: ALWAYS}), "_contrib_arange_like"),
+    (_READER.having(in_gradients=True), "_identity_with_attr_like_rhs"),
+    (_READER.having(is_free=True, in_gradients=True), "_grad_add"),
+    (_UNKNOWN.having(is_free=True), "null"),
+    (_LIGHT.having(needs_hook=True, gathers=True, has_parameters=True, is_index=True), "Embedding"),
+    (_LIGHT.having(gathers=True), "take"),
+    (_LIGHT.having(needs_hook=True, gathers=True, measurable=False), "pick"),
+    (_READER.having(gathers=True), "gather_nd"),
+    (_LIGHT.having(measurable=False), "SequenceMask SequenceLast SequenceReverse"),
+    (_UNKNOWN.having(adds_to_memory=True), "_cond"),
+    (_UNKNOWN.having(reads_at_dispatch=True, takes_attrs=False), "Custom"),  # it hands attributes to the user's code
 
     # Fused kernels
-    (_fused(replace(_HEAVY, flops=op_spec.attention), "10", "1111111", "11"), "_echo_attention"),
+    (_fused(_HEAVY.having(flops=_attention), "10", "1111111", "11"), "_echo_attention"),
     (_fused(_LAYER, "1110", "1111111", "1001"), "_echo_lstm_layer"),
     (_fused(_LAYER, "110", "111101", "101"), "_echo_gru_layer"),
     (_fused(_LAYER, "11", "110101", "10"), "_echo_rnn_layer"),
-    (_fused(replace(_HEAVY, flops=op_spec.dense), "0", "1101", "1"), "_echo_softmax_output"),
-    (_fused(replace(_HEAVY, flops=op_spec.scores, every_output=True), "110", "1101", "001"),
+    (_fused(_HEAVY.having(flops=_dense), "0", "1101", "1"), "_echo_softmax_output"),
+    (_fused(_HEAVY.having(flops=_scores, every_output=True), "110", "1101", "001"),
      "_echo_linear_cross_entropy"),
-    (_fused(replace(_LIGHT, every_output=True), "1100", "11", "0011"), "_echo_cross_entropy"),
-    (_fused(replace(_LIGHT, every_output=True), "11", "11", "00"), "_echo_lstm_cell"),
-    (_fused(replace(_LIGHT, every_output=True), "11", "1111", "00"), "_echo_lstm_norm_cell"),
+    (_fused(_LIGHT.having(every_output=True), "1100", "11", "0011"), "_echo_cross_entropy"),
+    (_fused(_LIGHT.having(every_output=True), "11", "11", "00"), "_echo_lstm_cell"),
+    (_fused(_LIGHT.having(every_output=True), "11", "1111", "00"), "_echo_lstm_norm_cell"),
     (_fused(_LIGHT, "1", "111", "0"), "_echo_gru_cell"),
-    (_fused(replace(_LIGHT, every_output=True), "11", "11", "00"), "_echo_gru_reset"),
+    (_fused(_LIGHT.having(every_output=True), "11", "11", "00"), "_echo_gru_reset"),
     (_fused(_LIGHT, "1", "111", "0"), "_echo_gru_mix"),
     (_fused(_LIGHT, "1", "11111", "0"), "_echo_mlp_score"),
     (_fused(_LIGHT, "1", "110", "0"), "_echo_layer_norm"),
@@ -172,11 +225,11 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_UNKNOWN, "_zeros _ones _full _arange _eye _zeros_without_dtype"),
     (_UNKNOWN, "_npi_zeros _npi_ones _npi_full _npi_arange _npi_eye"),
     # whose draws hang on when it runs
-    (_fused(replace(_UNKNOWN, measurable=True), "00", "0000", "00"), "_echo_draw_mask"),
+    (_fused(_UNKNOWN.having(measurable=True), "00", "0000", "00"), "_echo_draw_mask"),
     (_fused(_READER, "00", "0", "00"), "_echo_pack_mask"),  # whose result is what is kept
 
-    (replace(_SUM, gradient="_backward_npi_broadcast_add"), "_npi_add"),
-    (replace(_SUM, gradient="_backward_npi_broadcast_sub"), "_npi_subtract"),
+    (_SUM.having(gradient_op="_backward_npi_broadcast_add"), "_npi_add"),
+    (_SUM.having(gradient_op="_backward_npi_broadcast_sub"), "_npi_subtract"),
     (_LIGHT, """
     relu sigmoid tanh softsign exp expm1 log log1p log2 log10 sqrt rsqrt cbrt rcbrt square abs sign negative
     reciprocal erf sin cos arctan clip smooth_l1 Cast elemwise_sub elemwise_mul elemwise_div _maximum _minimum
@@ -261,7 +314,7 @@ def may_draw(op: str, attrs: Mapping[str, str]) -> bool:
         return int(attrs.get("num_layers", "1")) > 1 and float(attrs.get("p", "0")) > 0
     if op == "Dropout":
         return float(attrs.get("p", "0.5")) > 0
-    return op not in _TABLE or spec(op).draws(attrs) or _DRAWS.search(op) is not None
+    return op not in _TABLE or spec(op).random.draws(attrs) or _DRAWS.search(op) is not None
 
 
 def is_heavy_in_torch(op: str) -> bool:

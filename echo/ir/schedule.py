@@ -1,4 +1,4 @@
-"""A schedule: where each node runs again, and the training graph with those clones; data in, data out.
+"""A schedule: where each node is recomputed, and the training graph with those clones; data in, data out.
 
 `replay` is the specification of ``echo/native/planner/schedule.cc``, and checks the schedules of both. `with_clones` is
 that of ``echo/native/planner/graph.cc`` and of the clones that ``echo/native/hook/gradient.cc`` makes.
@@ -15,7 +15,7 @@ from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TrainingNode
 
-# A schedule: which forward nodes run again in a training step, and where; data in, data out.
+# A schedule: which forward nodes are recomputed in a training step, and where; data in, data out.
 #
 # The base order is the order of a training graph's nodes. A node is *split* at a position of it: backward nodes from
 # that position on no longer read what the forward pass computed, but a copy that is computed just before the first of
@@ -28,10 +28,10 @@ RecomputeSchedule = Mapping[int, Sequence[int]]  # node: positions, ascending
 
 
 class Step(NamedTuple):
-    """Node ``node`` runs at position ``slot`` of the base order; again, if that is not its own position."""
+    """Node ``node`` runs at ``position`` of the base order; again, if that is not its own position."""
 
     node: int
-    slot: int
+    position: int
 
 
 class Replayed(NamedTuple):
@@ -49,29 +49,29 @@ class _Run:
     steps: list[Step] = field(default_factory=list)
     copies: set[tuple[int, int]] = field(default_factory=set)  # (node, copy)
 
-    def copy_at(self, entry: Entry, slot: int) -> int:
+    def copy_at(self, entry: Entry, position: int) -> int:
         if self.again is not None and Entry(entry.node, entry.index) not in self.again:
             return 0
-        return bisect_right(self.splits.get(entry.node, ()), slot)
+        return bisect_right(self.splits.get(entry.node, ()), position)
 
-    def missing(self, node: int, slot: int) -> list[int]:
-        """The forward nodes that have to run again before ``node`` can read its inputs at ``slot``."""
+    def missing(self, node: int, position: int) -> list[int]:
+        """The forward nodes that have to be recomputed before ``node`` can read its inputs at ``position``."""
         nodes: list[int] = []
-        for position, entry in enumerate(self.training.nodes[node].inputs):
-            copy = self.copy_at(entry, slot)
+        for input_position, entry in enumerate(self.training.nodes[node].inputs):
+            copy = self.copy_at(entry, position)
             is_there = copy == 0 or (entry.node, copy) in self.copies or entry.node in nodes
-            if not is_there and position not in self.training.nodes[node].ignored:
+            if not is_there and input_position not in self.training.nodes[node].shape_only:
                 nodes.append(entry.node)
         return nodes
 
-    def backward(self, slot: int) -> None:
-        needed = self.missing(slot, slot)
+    def backward(self, position: int) -> None:
+        needed = self.missing(position, position)
         for node in needed:  # grows as it goes
-            needed += [more for more in self.missing(node, slot) if more not in needed]
+            needed += [more for more in self.missing(node, position) if more not in needed]
         for node in sorted(needed):
-            self.copies.add((node, bisect_right(self.splits[node], slot)))
-            self.steps.append(Step(node, slot))
-        self.steps.append(Step(slot, slot))
+            self.copies.add((node, bisect_right(self.splits[node], position)))
+            self.steps.append(Step(node, position))
+        self.steps.append(Step(position, position))
 
 
 def steps_of(training: TrainingGraph, splits: RecomputeSchedule, again: Container[Entry] | None = None) -> list[Step]:
@@ -99,8 +99,8 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
     last_run: dict[int, int] = {}
     last_use: dict[tuple[int, int], int] = {}  # (step at which it was made, output)
     for step, number in enumerate(order):
-        for position, entry in enumerate(nodes[number].inputs):
-            if nodes[entry.node].is_variable or position in nodes[number].ignored:
+        for input_position, entry in enumerate(nodes[number].inputs):
+            if nodes[entry.node].is_variable or input_position in nodes[number].shape_only:
                 continue
             if entry.node not in last_run:
                 raise ValueError(f"step {step}: {nodes[number].name!r} reads {nodes[entry.node].name!r} before it ran")
@@ -159,41 +159,41 @@ class _Builder:
         self.again = {entry[:2] for entry in self.recompute}
         self.clones: dict[tuple[int, int], int] = {}  # (node, copy): number
 
-    def copy_at(self, number: int, slot: int) -> int:
-        return bisect_right(self.splits[number], slot) if self.splits.get(number) else 1
+    def copy_at(self, number: int, position: int) -> int:
+        return bisect_right(self.splits[number], position) if self.splits.get(number) else 1
 
-    def redirected(self, entry: Entry, slot: int) -> Entry:
-        copy = self.copy_at(entry.node, slot)
+    def redirected(self, entry: Entry, position: int) -> Entry:
+        copy = self.copy_at(entry.node, position)
         if entry[:2] not in self.again or copy == 0:
             return entry
         return Entry(self.clones[entry.node, copy], entry.index)
 
-    def missing(self, entry: Entry, slot: int) -> bool:
-        """Whether a reader at ``slot`` needs a clone that is not there yet."""
+    def missing(self, entry: Entry, position: int) -> bool:
+        """Whether a reader at ``position`` needs a clone that is not there yet."""
         if entry[:2] not in self.again:
             return False
-        copy = self.copy_at(entry.node, slot)
+        copy = self.copy_at(entry.node, position)
         return copy > 0 and (entry.node, copy) not in self.clones
 
-    def add_clones(self, entries: Iterable[Entry], slot: int) -> None:
-        """The clones that a backward node reads at ``slot``, and those that they read themselves.
+    def add_clones(self, entries: Iterable[Entry], position: int) -> None:
+        """The clones that a backward node reads at ``position``, and those that they read themselves.
 
         They run in the order of the forward pass: depth-first, from input to input, more would be alive at once.
         """
-        needed = {entry.node for entry in entries if self.missing(entry, slot)}
+        needed = {entry.node for entry in entries if self.missing(entry, position)}
         below = list(needed)
         while below:
             for entry in self.training.nodes[below.pop()].inputs:
-                if entry.node not in needed and self.missing(entry, slot):
+                if entry.node not in needed and self.missing(entry, position):
                     needed.add(entry.node)
                     below.append(entry.node)
         before: tuple[int, ...] = ()
         for node in sorted(needed):
-            before = (self.add_clone(node, slot, before),)
+            before = (self.add_clone(node, position, before),)
 
-    def add_clone(self, number: int, slot: int, before: tuple[int, ...]) -> int:
+    def add_clone(self, number: int, position: int, before: tuple[int, ...]) -> int:
         node = self.training.nodes[number]
-        inputs = tuple(self.redirected(entry, slot) for entry in node.inputs)
+        inputs = tuple(self.redirected(entry, position) for entry in node.inputs)
         clone = node.having(
             name=node.name + CLONE_SUFFIX,
             inputs=inputs,
@@ -205,9 +205,9 @@ class _Builder:
             product = ((0, 0, False), (1, 0, False))
             inputs = (*inputs, Entry(number, 1))
             clone = clone.having(
-                op=spec(node.op).clone_op, inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
+                op=spec(node.op).safety.clone_op, inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
             )
-        self.clones[number, self.copy_at(number, slot)] = len(self.nodes)
+        self.clones[number, self.copy_at(number, position)] = len(self.nodes)
         self.nodes.append(clone)
         return len(self.nodes) - 1
 
@@ -215,10 +215,11 @@ class _Builder:
         for number, node in self.training.operators():
             if node.forward or all(entry[:2] not in self.again for entry in node.inputs):
                 continue
-            self.add_clones((e for position, e in enumerate(node.inputs) if position not in node.ignored), number)
+            read = (entry for at, entry in enumerate(node.inputs) if at not in node.shape_only)
+            self.add_clones(read, number)
             inputs = tuple(
-                entry if position in node.ignored else self.redirected(entry, number)
-                for position, entry in enumerate(node.inputs)
+                entry if input_position in node.shape_only else self.redirected(entry, number)
+                for input_position, entry in enumerate(node.inputs)
             )
             self.nodes[number] = node.having(inputs=inputs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Hashable, Iterable, Mapping, Sequence
 
@@ -20,9 +21,20 @@ if TYPE_CHECKING:
 
 # How memory is handed out: echo's own storage methods, and the pool that MXNet keeps for a device.
 
-# By numbers instead of a match range of MXNet's memory planner.
-ASSIGNED = -1  # echo's own assignment (`echo.estimators.mxnet_storage`)
-PEAK = -2  # the most bytes alive at once, which no assignment goes below: never applied, but quick to search by
+
+class StorageStrategy(IntEnum):
+    """Ways to plan storage other than MXNet's memory planner, as numbers that no match range of it has.
+
+    Attributes:
+        ASSIGNED: echo's own assignment (`echo.estimators.mxnet_storage`).
+        PEAK: the most bytes alive at once, which no assignment goes below: never applied, but quick to search by.
+    """
+
+    ASSIGNED = -1
+    PEAK = -2
+
+    def __str__(self) -> str:
+        return str(int(self))
 
 
 @dataclass(frozen=True)
@@ -77,12 +89,37 @@ def common_subexpressions(graph: Graph, training: TrainingGraph) -> dict[int, in
 # It says what the planner must know and could only guess otherwise: which forward entries each gradient reads, in
 # which order everything runs, which operators may work in place, and which inputs are read for their shape alone.
 
-# What runs a training graph. An executor plans the memory of the whole graph at once; a CachedOp (Gluon) plans forward
-# and backward nodes apart, and either keeps all of it (``static_alloc``; with ``static_shape`` its operators live on,
-# too, as those of an executor do) or holds it only while it is needed.
-EXECUTOR, STATIC, DYNAMIC, SHAPED = "executor", "static", "dynamic", "static shape"
-RUNNERS = (EXECUTOR, STATIC, DYNAMIC, SHAPED)
-KEEPS_MEMORY = frozenset({STATIC, SHAPED})  # the runners that do, but for the executor
+
+class Runner(str, Enum):
+    """What runs a training graph; its value is its text in files.
+
+    An executor plans the memory of the whole graph at once. A CachedOp (Gluon) plans forward and backward nodes apart,
+    and either keeps all of it (``static_alloc``; with ``static_shape`` its operators live on, too, as those of an
+    executor do) or holds it only while it is needed.
+    """
+
+    EXECUTOR = "executor"
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+    SHAPED = "static shape"
+
+    __hash__ = str.__hash__  # as the text
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether it is a CachedOp that keeps its memory."""
+        return self in (Runner.STATIC, Runner.SHAPED)
+
+    @staticmethod
+    def of_flags(static_alloc: bool, static_shape: bool) -> Runner:
+        """Returns the runner of a CachedOp with these flags; ``static_shape`` counts only with ``static_alloc``."""
+        if not static_alloc:
+            return Runner.DYNAMIC
+        return Runner.SHAPED if static_shape else Runner.STATIC
+
 
 GRADIENT_SUM = "_grad_add"  # of two gradients, the first of which may be a sum as well
 
@@ -105,10 +142,10 @@ class TrainingGraph:
     ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands, less chunks in which
     nothing is ever touched, which MXNet never allocates. ``accumulations`` says for each ``_grad_add``, in order,
     whether MXNet lets the gradient be accumulated in place by the operator that makes it: a matrix product that
-    accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`; ``pool`` is where a
-    `DYNAMIC` one gets its memory on a device, if MXNet keeps there what is freed. ``implementations`` are
+    accumulates may round differently from one that is added. ``pool`` is where a
+    `Runner.DYNAMIC` one gets its memory on a device, if MXNet keeps there what is freed. ``gradient_rules`` are
     the rules by which gradients of the user's nodes read other things than MXNet's own (`echo.ir.gradient_rules`);
-    ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of the user's nodes which
+    ``planned_bytes`` and ``accumulations`` are of the graph without them. ``no_inplace`` says of the user's nodes which
     in-place options they and their gradients must not take in a bind (`echo.estimators.inplace`).
     """
 
@@ -117,14 +154,14 @@ class TrainingGraph:
     num_forward_outputs: int
     planned_bytes: int
     accumulations: tuple[bool, ...] = ()
-    runner: str = EXECUTOR
+    runner: Runner = Runner.EXECUTOR
     pool: MemoryPool | None = None
     gradient_rules: Mapping[int, GradientRule] = field(default_factory=dict)
     no_inplace: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.runner not in RUNNERS:
-            raise GraphError(f"runner: expected one of {', '.join(RUNNERS)}, got {self.runner!r}")
+        if not isinstance(self.runner, Runner):
+            raise GraphError(f"runner: expected one of {', '.join(Runner)}, got {self.runner!r}")
         check_nodes(self.nodes)
         for entry in self.outputs:
             if not self._exists(entry, len(self.nodes)):
@@ -171,7 +208,7 @@ class TrainingGraph:
         entry_begin = np.array(self.first_entry, np.int32)
         input_begin = _begins([len(node.inputs) for node in nodes])
         ignored = np.zeros(len(reads.reader), np.uint8)
-        ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.ignored]] = 1
+        ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.shape_only]] = 1
         external, untouched = np.zeros((2, len(tensors)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
         untouched[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.untouched]] = 1
@@ -195,7 +232,7 @@ class TrainingGraph:
             "external": external,
             "untouched": untouched,
             "output_entry": np.array(list(map(self.entry_id, self.outputs)), np.int32),
-            "kept": np.array([node.kept for node in nodes], np.int64),
+            "kept": np.array([node.layout_copy_bytes for node in nodes], np.int64),
         }
 
     @cached_property
@@ -227,7 +264,7 @@ class TrainingGraph:
             if node.forward:
                 continue
             for position, entry in enumerate(node.inputs):
-                if position not in node.ignored and self.nodes[entry.node].forward:
+                if position not in node.shape_only and self.nodes[entry.node].forward:
                     readers.setdefault(Entry(entry.node, entry.index), []).append(number)
         return {entry: tuple(numbers) for entry, numbers in readers.items()}
 
@@ -275,7 +312,7 @@ class TrainingGraph:
                 num_forward_outputs=int(value["num_forward_outputs"]),
                 planned_bytes=int(value["planned_bytes"]),
                 accumulations=tuple(map(bool, value["accumulations"])),
-                runner=str(value.get("runner", EXECUTOR)),
+                runner=_runner(value.get("runner", Runner.EXECUTOR)),
                 pool=MemoryPool(**value["pool"]) if value.get("pool") else None,
                 gradient_rules={
                     int(key): GradientRule.parse(str(text)) for key, text in value.get("implementations", {}).items()
@@ -284,6 +321,12 @@ class TrainingGraph:
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error
+
+
+def _runner(text: str) -> Runner:
+    if text not in tuple(Runner):
+        raise GraphError(f"runner: expected one of {', '.join(Runner)}, got {text!r}")
+    return Runner(text)
 
 
 def added_outputs(terms: Iterable[tuple[int, int]], accumulations: Iterable[bool]) -> Mapping[int, frozenset[int]]:

@@ -1,4 +1,4 @@
-"""A node of a training graph, the types of its tensors, and the check that nodes and inputs fit together."""
+"""A node of a training graph, the types of its tensors, and whether it may be recomputed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Entry
+from echo.ir.op_spec import is_true
 from echo.ir.ops import spec
 from echo.system.process import SLOTS
 
@@ -67,12 +68,13 @@ class TrainingNode:
     """One node of a training graph.
 
     ``user`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
-    (input, output, identity) for outputs that may take over an input's memory. ``ignored`` are inputs read for their
+    (input, output, identity) for outputs that may take over an input's memory. ``shape_only`` are inputs read for their
     shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
     ``untouched`` are outputs that MXNet plans memory for and then never touches, so that echo's own storage assignment
     plans none: those that the node adds to another array (MXNet's pass DetectInplaceAddTo comes after that of memory),
-    and unread gradients of operators that then leave them out (``echo/native/hook/unused_outputs.h``). ``kept`` are
-    bytes that each copy of a forward node would keep in addition to all that is planned (`echo.estimators.inplace`).
+    and unread gradients of operators that then leave them out (``echo/native/hook/unused_outputs.h``).
+    ``layout_copy_bytes`` are bytes that each copy of a forward node would keep in addition to all that is planned
+    (`echo.estimators.inplace`).
     """
 
     op: str
@@ -84,13 +86,13 @@ class TrainingNode:
     forward: bool = True
     user: int | None = None
     inplace: tuple[tuple[int, int, bool], ...] = ()
-    ignored: frozenset[int] = frozenset()
+    shape_only: frozenset[int] = frozenset()
     external: frozenset[int] = frozenset()
     untouched: frozenset[int] = frozenset()
     random: bool = False
     stateful: bool = False
     mutates: bool = False
-    kept: int = 0
+    layout_copy_bytes: int = 0
 
     @property
     def is_variable(self) -> bool:
@@ -98,8 +100,8 @@ class TrainingNode:
 
     @property
     def is_masked(self) -> bool:
-        """Whether its first output can be computed again from its data and its second output, a mask."""
-        return len(self.outputs) > 1 and bool(spec(self.op).clone_op)
+        """Whether its first output can be recomputed from its data and its second output, a mask."""
+        return len(self.outputs) > 1 and bool(spec(self.op).safety.clone_op)
 
     @property
     def unowned(self) -> frozenset[int]:
@@ -129,13 +131,13 @@ def node_to_json(node: TrainingNode) -> dict[str, Any]:
         "forward": node.forward,
         "user": node.user,
         "inplace": [list(pair) for pair in node.inplace],
-        "ignored": sorted(node.ignored),
+        "ignored": sorted(node.shape_only),
         "external": sorted(node.external),
         "untouched": sorted(node.untouched),
         "random": node.random,
         "stateful": node.stateful,
         "mutates": node.mutates,
-        **({"kept": node.kept} if node.kept else {}),
+        **({"kept": node.layout_copy_bytes} if node.layout_copy_bytes else {}),
     }
 
 
@@ -151,13 +153,13 @@ def node_from_json(value: Mapping[str, Any]) -> TrainingNode:
         forward=bool(value["forward"]),
         user=None if value["user"] is None else int(value["user"]),
         inplace=tuple((int(i), int(o), bool(same)) for i, o, same in value["inplace"]),
-        ignored=frozenset(map(int, value["ignored"])),
+        shape_only=frozenset(map(int, value["ignored"])),
         external=frozenset(map(int, value["external"])),
         untouched=frozenset(map(int, value["untouched"])),
         random=bool(value["random"]),
         stateful=bool(value["stateful"]),
         mutates=bool(value["mutates"]),
-        kept=int(value.get("kept", 0)),
+        layout_copy_bytes=int(value.get("kept", 0)),
     )
 
 
@@ -192,11 +194,88 @@ def _check_positions(number: int, node: TrainingNode) -> None:
                 f"expected inputs below {inputs} and outputs below {outputs}"
             )
     for name, positions, count in (
-        ("ignored", node.ignored, inputs), ("external", node.external, outputs), ("untouched", node.untouched, outputs),
-    ):  # fmt: skip
+        ("shape_only", node.shape_only, inputs),
+        ("external", node.external, outputs),
+        ("untouched", node.untouched, outputs),
+    ):
         if positions and not _within(positions, count):
             raise GraphError(f"node {number} ({node.name!r}): {name}: expected numbers below {count}, got {positions}")
 
 
 def _within(positions: Iterable[int], count: int) -> bool:
     return all(0 <= position < count for position in positions)
+
+
+# Operators that read their inputs through their inputs alone, in the forward pass and in their gradients.
+#
+# A feature map may be recomputed, move, come out of bits or be given up early only if every operator that reads it is
+# one of these by the table (`echo.ir.ops`). Others keep an address or a state between the passes: what they read has to
+# stay where it was. The table is no matter of opinion: ``tests/operators`` holds every operator that MXNet registers
+# against stock MXNet, with its inputs and outputs recomputed, moved and unpacked by force, and its memory taken over by
+# others.
+#
+# The table stands on one condition: what stock MXNet does not compute in place must not be computed in place now. A
+# feature map that is recomputed has one reader less, and MXNet then works in place where it did not before. An array
+# that is computed over one in a layout of oneDNN takes on that layout, and max Pooling's gradient, which reads where
+# its maxima are by the layout of the forward pass, finds others; the gradients of some operators come out as other
+# numbers (`echo.ir.op_spec.GradientFacts.in_place`).
+
+
+def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
+    """Why the feature map that an operator reads at this input has to stay where it is; empty if it may move."""
+    facts = spec(op)
+    if not facts.safety.address_stable_reads:
+        return f"{op} is not known to read its inputs through its inputs alone"
+    if facts.safety.movable_inputs is not None and position not in facts.safety.movable_inputs:
+        return f"input {position} of {op} must not move"
+    if facts.gradient.in_place(attrs):
+        return f"the gradient of {op} with {facts.gradient.in_place.shown(attrs)} depends on whether it works in place"
+    if facts.random.draws(attrs):  # and it crashes
+        return f"{op} with {facts.random.draws.shown(attrs)} was never tried"
+    return ""
+
+
+# Which nodes of a training graph may be recomputed, and which of their outputs then are.
+
+
+def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[int, ...]:
+    """The outputs of a forward node that may be recomputed, none where that is not safe.
+
+    ``device`` is MXNet's device type ("cpu" or "gpu"), ``hook`` whether the native hook applies the plan.
+    """
+    return () if why_not_recomputable(node, device, hook) else all_outputs(node, hook)
+
+
+def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
+    """The outputs that are recomputed with a node, where that is safe."""
+    # MXNet's own mirroring replaces a node as a whole
+    return tuple(range(len(node.outputs))) if not hook or spec(node.op).safety.every_output else (0,)
+
+
+def why_not_recomputable(node: TrainingNode, device: str, hook: bool) -> str:
+    """The reason why this node must not be recomputed, empty where it may."""
+    facts = spec(node.op)
+    if not facts.safety.recomputable:
+        return f"{node.op} is not known to be safe to run twice"
+    if not hook and facts.safety.needs_hook:
+        return f"{node.op} needs the native hook"
+    if device != "cpu" and facts.safety.needs_cpu and not is_true(node.attrs, "cudnn_off"):
+        return f"{node.op} has side effects on cuDNN"
+    if device != "cpu" and facts.safety.rewrites and not hook:
+        return f"{node.op} writes into its input on cuDNN, which only the native hook's clone leaves as it is"
+    if facts.safety.clone_op:
+        return why_not_dropout(node.attrs)
+    if node.random or facts.random.draws(node.attrs):
+        return f"{node.op} draws random numbers here"
+    if node.mutates and not facts.safety.rewrites:
+        return f"{node.op} writes into its input"
+    return ""
+
+
+def why_not_dropout(attrs: Mapping[str, str]) -> str:
+    """Why the output of a Dropout is no product of its input and a mask of its size; empty where it is."""
+    if attrs.get("axes", "()") not in ("()", "[]", "None"):
+        return "Dropout over axes has a mask of another shape"
+    if float(attrs.get("p", "0.5")) == 0:
+        return "Dropout with p=0 makes no mask"
+    return ""

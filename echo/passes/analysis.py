@@ -12,9 +12,8 @@ from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may
 from echo.ir.gradient_rules import gradient_rules
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
-from echo.ir.recompute_rules import all_outputs, why_not, why_not_reader
-from echo.ir.training_graph import EXECUTOR, TrainingGraph, common_subexpressions
-from echo.ir.training_node import TrainingNode
+from echo.ir.training_graph import Runner, TrainingGraph, common_subexpressions
+from echo.ir.training_node import TrainingNode, all_outputs, why_not_reader, why_not_recomputable
 from echo.passes.request import Request
 from echo.policies.problem import Segments, partition
 
@@ -55,21 +54,23 @@ _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 @dataclass(frozen=True)
 class Candidates:
-    """Recomputable entries by node, of light and of compute-heavy operators; ``forced`` are the entries of the nodes
-    that the user insists on. ``refused`` says for every other forward operator why it stays stashed.
+    """Recomputable entries by node, of light and of compute-heavy operators.
+
+    ``must_recompute`` are the entries of the nodes that the user insists on. ``refused`` says for every other forward
+    operator why it stays stashed.
     """
 
     light: Mapping[int, tuple[Entry, ...]]
     heavy: Mapping[int, tuple[Entry, ...]]
-    forced: frozenset[Entry]
+    must_recompute: frozenset[Entry]
     refused: Mapping[int, str]
 
 
 @dataclass(frozen=True)
 class FindCandidates:
-    """Sorts the forward nodes. A user's pattern that matches no node, or a node that cannot run again, is an error."""
+    """Sorts the forward nodes. A user's pattern has to match nodes, and only nodes that can be recomputed."""
 
-    name: ClassVar[str] = "candidates"
+    name: ClassVar[str] = "find candidates"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = Candidates
 
@@ -81,16 +82,16 @@ class FindCandidates:
         outputs_stay = _why_outputs_stay(training, request.framework.device)
         graph_stays = request.memory_frozen_reason
         unsettled = _unsettled(request, training)
-        draws = training.runner == EXECUTOR and _draws_in_inference(training)
+        draws = training.runner == Runner.EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
         refused: dict[int, str] = {}
-        forced: set[Entry] = set()
+        must_recompute: set[Entry] = set()
         for number, node in training.operators():
             if not node.forward:
                 continue
             refusal = _refusal(request, training, number, heads, keep) or unsettled.get(number, "")
-            refusal = refusal or why_not(node, request.framework.device, request.framework.hook)
+            refusal = refusal or why_not_recomputable(node, request.framework.device, request.framework.hook)
             refusal = refusal or outputs_stay.get(number, "") or graph_stays
             if draws and not refusal and number not in recompute and _is_of_mode(node):
                 refusal = _DRAWS
@@ -102,12 +103,12 @@ class FindCandidates:
             outputs = all_outputs(node, request.framework.hook)
             entries = tuple([Entry(number, output) for output in outputs])
             if number in recompute:
-                forced.update(entries)
-            elif spec(node.op).heavy:
+                must_recompute.update(entries)
+            elif spec(node.op).cost.heavy:
                 heavy[number] = entries
             else:
                 light[number] = entries
-        return Candidates(light, heavy, frozenset(forced), refused)
+        return Candidates(light, heavy, frozenset(must_recompute), refused)
 
 
 def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[int], keep: Mapping[int, str]) -> str:
@@ -120,7 +121,7 @@ def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[
         return "not a node of the symbol"
     if any(0 in array_type.shape or not array_type.shape for array_type in node.outputs[:1]):
         return "an array without elements"
-    if training.runner != EXECUTOR and node.stateful and not spec(node.op).clone_op:
+    if training.runner != Runner.EXECUTOR and node.stateful and not spec(node.op).safety.clone_op:
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
     return ""
 
@@ -138,7 +139,7 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
             continue
         if (
             (spec(node.op).layout.clone_layout_may_differ and number not in settled)
-            or node.ignored
+            or node.shape_only
             or not request.framework.hook
         ):
             reasons[number] = _UNSETTLED
@@ -147,14 +148,14 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
 
 def _draws_in_inference(training: TrainingGraph) -> bool:
     return any(
-        node.forward and node.random and not spec(node.op).draws_in_training(node.attrs)
+        node.forward and node.random and not spec(node.op).random.draws_in_training(node.attrs)
         for _, node in training.operators()
     )
 
 
 def _is_of_mode(node: TrainingNode) -> bool:
-    """Whether the node would have to run again in the mode of the forward pass (`echo.runtime.executor`)."""
-    return bool(spec(node.op).clone_op) or spec(node.op).train_mode_sensitive(node.attrs)
+    """Whether the node would have to be recomputed in the mode of the forward pass (`echo.runtime.executor`)."""
+    return bool(spec(node.op).safety.clone_op) or spec(node.op).safety.train_mode_sensitive(node.attrs)
 
 
 def _why_outputs_stay(training: TrainingGraph, device: str) -> dict[int, str]:
@@ -164,7 +165,7 @@ def _why_outputs_stay(training: TrainingGraph, device: str) -> dict[int, str]:
     for number, node in training.operators():
         if changing and node.forward and any(Entry(*entry[:2]) in changing for entry in node.inputs):
             reasons[number] = f"it reads what {_RELAID} in place after it"
-        for position in node.ignored if layouts else ():
+        for position in node.shape_only if layouts else ():
             entry = node.inputs[position]
             if may_be_blocked(training.type_of(entry)):  # it reads the shape of the array that is there by then
                 reasons[entry.node] = f"{node.name!r} reads its shape, and would meet another layout"
@@ -257,10 +258,10 @@ class EstimateCost:
 
     time_limit: float = 1.0
     warm_time_limit: float = 0.0
-    name: ClassVar[str] = "overhead"
+    name: ClassVar[str] = "estimate cost"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = CostModel
 
     def run(self, request: Request, training: TrainingGraph) -> CostModel:
         limit = self.time_limit if request.warm_start is None else self.warm_time_limit
-        return request.framework.overhead(training, limit, request.deadline.with_room().left / 3)
+        return request.framework.costs(training, limit, request.deadline.with_room().left / 3)

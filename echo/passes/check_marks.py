@@ -21,9 +21,8 @@ from echo.ir.op_spec import (
     RANGE_ATTRIBUTE,
     GradientRule,
 )
-from echo.ir.recompute_rules import all_outputs, why_not
-from echo.ir.training_graph import ASSIGNED, DYNAMIC, KEEPS_MEMORY, TrainingGraph, common_subexpressions
-from echo.ir.training_node import TensorType, TrainingNode
+from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph, common_subexpressions
+from echo.ir.training_node import TensorType, TrainingNode, all_outputs, why_not_recomputable
 from echo.passes.analysis import Candidates, FindCandidates
 from echo.passes.request import Framework, Request
 from echo.passes.rewrite import gradient_marks, on_equal_nodes
@@ -94,10 +93,10 @@ def _check(node: Node, mark: Mark, count: int, plan: Plan, framework: Framework)
 
 
 def _check_outputs(node: Node, mark: Mark, count: int, framework: Framework) -> None:
-    """Raises unless the node may run again, and gradients may read these outputs from its copy."""
+    """Raises unless the node may be recomputed, and gradients may read these outputs from its copy."""
     where, hook = f"marks: node {mark.node} ({node.name!r})", PLAN_ATTRIBUTE in mark.attrs
     stand_in = TrainingNode(node.op, node.name, (_ANY,) * max(1, count), attrs=node.attrs)
-    reason = why_not(stand_in, framework.device, hook)
+    reason = why_not_recomputable(stand_in, framework.device, hook)
     if reason:
         raise GraphError(f"{where} cannot be recomputed: {reason}")
     outputs, splits = outputs_of(mark), splits_of(mark)
@@ -115,7 +114,11 @@ def _ascend(numbers: Sequence[int]) -> bool:
 def _check_ranges(graph: Graph, plan: Plan) -> None:
     """Raises unless the plan's match range is at each mark, or at every operator if nothing is recomputed."""
     runner, match_range = plan.key.runner, plan.match_range
-    offered = {None, *MATCH_RANGES, *([ASSIGNED] if runner != DYNAMIC and plan.applied != "mirror" else [])}
+    offered = {
+        None,
+        *MATCH_RANGES,
+        *([StorageStrategy.ASSIGNED] if runner != Runner.DYNAMIC and plan.applied != "mirror" else []),
+    }
     if match_range not in offered:
         raise GraphError(f"match_range: no plan for such a graph has {match_range}")
     if plan.applied == "mirror":  # the environment sets the match range when the graph is bound
@@ -123,7 +126,7 @@ def _check_ranges(graph: Graph, plan: Plan) -> None:
     again = [mark.node for mark in plan.marks if PLAN_ATTRIBUTE in mark.attrs]
     operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.takes_attrs]
     marked = set() if match_range is None or plan.applied == "none" else set(again or operators)
-    text = None if match_range is None else range_text(match_range, runner in KEEPS_MEMORY)
+    text = None if match_range is None else range_text(match_range, runner.keeps_memory)
     for mark in plan.marks:
         got = mark.attrs.get(RANGE_ATTRIBUTE)
         if got != (text if mark.node in marked else None):
@@ -154,9 +157,9 @@ def check_marks(graph: Graph, plan: Plan, framework: Framework) -> None:
     changed = framework.apply_gradient_rules(training, rules) if rules else training
     _check_recomputed(graph, changed, plan, framework)
     late = shape_only_hazard(graph, changed, framework.device)
-    if late and plan.match_range != ASSIGNED:
+    if late and plan.match_range != StorageStrategy.ASSIGNED:
         raise GraphError(f"match_range: {late!r} may find another array in the memory of an input of which it reads "
-                         f"the shape, expected {ASSIGNED}, got {plan.match_range}")  # fmt: skip
+                         f"the shape, expected {StorageStrategy.ASSIGNED}, got {plan.match_range}")  # fmt: skip
     if framework.hook:
         _check_in_place(graph, changed, plan, framework.device)
 
@@ -185,10 +188,12 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
         if got != expected:
             raise GraphError(f"marks: node {number}: expected {expected!r} in {NO_INPLACE_ATTRIBUTE}, got {got!r}")
     number_of = {node.user: number for number, node in training.operators() if node.forward}
-    slots = _backward(training)
+    backward = _backward(training)
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
     recompute = [Entry(number, output) for number, mark in again.items() for output in outputs_of(mark)]
-    splits = {number: tuple(slots[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)}
+    splits = {
+        number: tuple(backward[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)
+    }
     refused = sorted(moved(training, device, recompute, splits))
     if refused:
         raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator next to it would "
@@ -200,7 +205,7 @@ def _backward(training: TrainingGraph) -> list[int]:
 
 
 def _offered(graph: Graph, training: TrainingGraph, candidates: Candidates) -> dict[int, tuple[str, tuple[int, ...]]]:
-    """For each node of the graph: why it is not to run again, or the outputs that may be recomputed."""
+    """For each node of the graph: why it is not to be recomputed, or the outputs that may be recomputed."""
 
     def verdicts() -> Iterator[tuple[int | None, tuple[str, tuple[int, ...]]]]:
         for entries_of in (candidates.light, candidates.heavy):

@@ -11,7 +11,7 @@ from echo.errors import BudgetError, OptionError
 from echo.estimators.cost_model import CostModel
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, trace
-from echo.passes.patterns.apply import Fused, Place
+from echo.passes.patterns.apply import Fused, MatchSite
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
@@ -43,7 +43,7 @@ def plan(request: Request, stages: Stages) -> Planned:
 
 
 def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
-    """The trial that misses the budget, with the least that can be reached; or one that keeps it after all.
+    """The variant that misses the budget, with the least that can be reached; or one that keeps it after all.
 
     The graph that missed it by the least is searched first, and the others in the time that is left.
     """
@@ -70,22 +70,22 @@ def _best(request: Request, stages: Stages) -> Variant:
 
 
 def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
-    """Yields trials of the bases, the one with the most fused operators first.
+    """Yields variants of the bases, the one with the most fused operators first.
 
-    It stops after the first that needs little enough memory; if none does, a trial of the original graph comes last.
+    It stops after the first that needs little enough memory; if none does, a variant of the original graph comes last.
     A base whose planning fails is left out, and so is one that is larger or slower than the original graph.
     """
     fused, has_plan = Fused(request.graph), False
     rejected: Variant | None = None
-    seen: tuple[Place, ...] = ()
-    worse: dict[Place, MissedFusion] = {}
+    seen: tuple[MatchSite, ...] = ()
+    worse: dict[MatchSite, MissedFusion] = {}
     for index, stage in enumerate(stages.bases):
         base, asked = None, _with_its_part(request, len(stages.bases) - index + 4)
         with request.fallback_scope(stage.label):
             fused = run((stage,), [request], request.progress)[Fused]
-            if fused.places in ((), seen):
+            if fused.match_sites in ((), seen):
                 break
-            seen = fused.places
+            seen = fused.match_sites
             base = plan_variant(asked, stages.pipeline, fused)
         slower = "" if base is None else base.why_slower(request)
         if base is not None and (base.is_larger or slower):
@@ -97,8 +97,8 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
             if base.is_enough(request) or (has_plan and request.is_late):
                 return
     missed = (*fused.missed, *worse.values())
-    unfused = replace(fused, graph=request.graph, places=(), missed=missed, counts={}, hidden=0)
-    last = _trial_of_users_graph(request, stages, unfused, has_plan, rejected)
+    unfused = replace(fused, graph=request.graph, match_sites=(), missed=missed, counts={}, hidden=0)
+    last = _unfused_variant(request, stages, unfused, has_plan, rejected)
     if last is not None:
         yield last
 
@@ -112,10 +112,10 @@ def _with_its_part(request: Request, count: int) -> Request:
     return request if request.options.memory_budget is None else replace(request, deadline=request.deadline.part(count))
 
 
-def _trial_of_users_graph(
+def _unfused_variant(
     request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Variant | None
 ) -> Variant | None:
-    """A trial of the original graph; None where that fails although another graph has a plan (``has_plan``).
+    """A variant of the original graph; None where that fails although another graph has a plan (``has_plan``).
 
     The user's constraints may be possible with fused operators alone: then the first rejected base, if there is one.
     """
@@ -129,9 +129,9 @@ def _trial_of_users_graph(
 
 
 def _refined(request: Request, stages: Stages, base: Variant, stage: Refinement) -> Variant:
-    """Plans the graph that a refinement offers, and returns that trial if it is better.
+    """Plans the graph that a refinement offers, and returns that variant if it is better.
 
-    Otherwise it returns the chosen trial, with a note that says why the refinement was rejected.
+    Otherwise it returns the chosen variant, with a note that says why the refinement was rejected.
     """
     offer: Proposal | None = None
     with request.fallback_scope(stage.label):
@@ -178,7 +178,7 @@ def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Va
 def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memory | None = None) -> Variant:
     """Plans a graph, or says which budget it misses; ``stock`` is the memory of the user's graph where it is known."""
     inner = request
-    if fused.places:
+    if fused.match_sites:
         stock = stock or stock_memory(request, fused)
         inner = inside(request, fused, stock)
     try:
@@ -206,5 +206,5 @@ def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
     rewritten: Rewritten = values[Rewritten]
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
-    overhead: CostModel = values[CostModel]
-    return Planned(result, graph, request.graph, selection.warm_start, overhead.is_timed, other_seconds)
+    costs: CostModel = values[CostModel]
+    return Planned(result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import AbstractSet, ClassVar
+from typing import AbstractSet, Callable, ClassVar
 
 from echo.estimators.footprint import workspaces
 from echo.kernels.library import MOST_BYTES
 from echo.passes.analysis import named
 from echo.passes.fusion_timing import FusionProfitability
 from echo.passes.patterns import LAYERS, MASKS
-from echo.passes.patterns.apply import Fused, fuse
+from echo.passes.patterns.apply import Fused, Types, fuse
+from echo.passes.patterns.graph_view import Fusion
 from echo.passes.patterns.legality import normed_state
 from echo.passes.request import Framework, Request
 from echo.plans.decisions import Note
@@ -48,9 +49,9 @@ class Fuse:
             return Fused(request.graph, notes=(Note(_BITS.format(name=repr(norm))),), bits=norm)
         user_constraints, framework = request.options.user_constraints, request.framework
         fused = with_operators(request, MASKS if self.layers else MASKS | LAYERS)
-        if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in user_constraints):
+        if not all(named(request.graph, (each,)) or named(fused.graph, (each,)) for each in user_constraints):
             return Fused(request.graph)  # so that the error names the user's own operators
-        if fused.places and framework.why_no_fusion:
+        if fused.match_sites and framework.why_no_fusion:
             return Fused(request.graph, notes=(Note(f"no operator is fused: {framework.why_no_fusion}"),))
         return replace(fused, graph=framework.runnable(fused.graph))
 
@@ -63,18 +64,25 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     """
     framework, pinned = request.framework, named(request.graph, request.options.user_constraints)
     refused: dict[tuple[str, str], str] = {}
-    why_slower = FusionProfitability(request)
+    why_slower = why_left(request)
     while True:
         fused = fuse(
             request.graph, framework.types, framework.adds, pinned, without, refused, why_slower, framework.setting,
             None if framework.why_no_fusion else framework.inferred,
         )  # fmt: skip
-        if not fused.places or framework.why_no_fusion:
+        if not fused.match_sites or framework.why_no_fusion:
             return fused
         large = too_large(framework.on(framework.runnable(fused.graph)))
         if large.keys() <= refused.keys():
             return fused
         refused.update(large)
+
+
+def why_left(request: Request) -> Callable[[Fusion, Types], str]:
+    """Returns the reason why a fusion is not profitable here, as a function; on GPUs, it times both forms."""
+    options = request.options
+    times = request.framework.device == "gpu" and options.fuse != MEMORY and options.memory_budget is None
+    return FusionProfitability(request) if times else lambda *_: ""
 
 
 def too_large(framework: Framework) -> dict[tuple[str, str], str]:
@@ -112,7 +120,7 @@ class Workspaces:
 class CountWorkspaces:
     """Asks the kernels what each of the graph's fused operators draws; each space then holds the largest of these."""
 
-    name: ClassVar[str] = "workspaces"
+    name: ClassVar[str] = "count workspaces"
     needs: ClassVar[tuple[type, ...]] = (Request,)
     gives: ClassVar[type] = Workspaces
 

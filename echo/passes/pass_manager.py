@@ -91,7 +91,7 @@ def text_of(value: Any) -> str:
 @text_of.register(Fused)
 def _(fused: Fused) -> str:
     places = (f"fused {pattern} at %{node} {fused.graph.nodes[node].name}" if node < len(fused.graph.nodes) else pattern
-              for pattern, node in fused.places)  # fmt: skip
+              for pattern, node in fused.match_sites)  # fmt: skip
     missed = (f"missed {near_miss.pattern} at {near_miss.name}: {near_miss.reason}" for near_miss in fused.missed)
     return _lines([str(fused.graph), *places, *missed, *map(str, fused.notes)])
 
@@ -127,8 +127,8 @@ def _(segments: Segments) -> str:
 
 
 @text_of.register(CostModel)
-def _(overhead: CostModel) -> str:
-    return f"{overhead.measured} operators measured, {overhead.estimated} estimated"
+def _(costs: CostModel) -> str:
+    return f"{costs.measured} operators measured, {costs.estimated} estimated"
 
 
 @text_of.register(Selection)
@@ -263,7 +263,7 @@ def _(training: TrainingGraph, before: Mapping[type, Any]) -> None:
 def _(candidates: Candidates, before: Mapping[type, Any]) -> None:
     training: TrainingGraph = before[TrainingGraph]
     forward = {number for number, node in training.operators() if node.forward}
-    insisted = {entry.node for entry in candidates.forced}
+    insisted = {entry.node for entry in candidates.must_recompute}
     verdicts = [set(candidates.light), set(candidates.heavy), set(candidates.refused), insisted]
     _expect(set().union(*verdicts) == forward, "a verdict on each forward operator, and on nothing else")
     _expect(sum(map(len, verdicts)) == len(forward), "one verdict on each forward operator")
@@ -281,10 +281,10 @@ def _(segments: Segments, before: Mapping[type, Any]) -> None:
 
 
 @check.register(CostModel)
-def _(overhead: CostModel, before: Mapping[type, Any]) -> None:
+def _(costs: CostModel, before: Mapping[type, Any]) -> None:
     count = len(before[TrainingGraph].nodes)
-    _expect(len(overhead.seconds) == count, f"seconds of {count} nodes, got {len(overhead.seconds)}")
-    for number, seconds in enumerate(overhead.seconds):
+    _expect(len(costs.seconds) == count, f"seconds of {count} nodes, got {len(costs.seconds)}")
+    for number, seconds in enumerate(costs.seconds):
         _expect(math.isfinite(seconds) and seconds >= 0, f"seconds of node {number}, got {seconds}")
 
 
@@ -293,7 +293,7 @@ def _(selection: Selection, before: Mapping[type, Any]) -> None:
     training, candidates = before[TrainingGraph], before[Candidates]
     offered = _offered(candidates)
     _expect(selection.recompute <= offered, "recomputed maps to be among the candidates")
-    _expect(candidates.forced <= selection.recompute, "what the user insists on to be recomputed")
+    _expect(candidates.must_recompute <= selection.recompute, "what the user insists on to be recomputed")
     _expect(set(selection.runs) <= {entry.node for entry in offered}, "only candidates to run again")
     _expect(all(times > 0 for times in selection.runs.values()), "what runs again to do so once or more")
     with_clones(training, selection.recompute, selection.splits)  # every reader finds what it reads, before it
@@ -331,7 +331,7 @@ def _expect(holds: object, rule: str) -> None:
 
 def _offered(candidates: Candidates) -> frozenset[Entry]:
     entries = itertools.chain(*candidates.light.values(), *candidates.heavy.values())
-    return candidates.forced.union(entries)
+    return candidates.must_recompute.union(entries)
 
 
 def _is_marked(node: Node, base: Node) -> bool:

@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Mapping, Sequence
 
-from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
-from echo.estimators.rates import FLOPS_PER_SECOND
+from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
+from echo.estimators.cost_table import FLOPS_PER_SECOND, CostTable
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import is_true
 from echo.ir.training_node import FLAGS, TensorType
@@ -54,8 +53,8 @@ class Masked:
         if self.fused is None:
             return self.unchanged
         small = without is not None and self._is_small(without)
-        places = [place for place in self.fused.places if place[0] in MASKS]
-        missed = (near_miss(request.graph, place, reason, small) for place in places)
+        sites = [site for site in self.fused.match_sites if site[0] in MASKS]
+        missed = (near_miss(request.graph, site, reason, small) for site in sites)
         return replace(self.unchanged, missed=(*self.unchanged.missed, *missed))
 
     def _is_small(self, without: Plan) -> bool:
@@ -101,15 +100,15 @@ class PackMasks:
         masks, near_misses = find(request.graph, pinned, frozenset(PATTERNS) - MASKS, setting=framework.setting)
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
-        without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}
+        without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.match_sites}
         packed = with_operators(request, without)
         missed = (*fused.missed, *(near_miss for near_miss in packed.missed if near_miss.pattern in MASKS))
         stays = replace(fused, missed=missed)
-        places = [number for name, number in packed.places if name in MASKS]
-        if not places:
+        masked = [number for name, number in packed.match_sites if name in MASKS]
+        if not masked:
             return Masked(stays)
         types, graph = framework.types(), framework.runnable(packed.graph)
-        total = sum(types[Entry(number)].bytes for number in places)
+        total = sum(types[Entry(number)].bytes for number in masked)
         return Masked(stays, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
 
 
@@ -122,10 +121,10 @@ _FLOATS = ("float32", "float64", "float16")
 
 @dataclass(frozen=True)
 class Batched:
-    """``unchanged`` is the graph as it was, with the reasons for each family that stays as it is.
+    """``unchanged`` is the graph as it was, with the reasons for each group that stays as it is.
 
     ``fused`` is the graph with other layouts, None where none is faster. These save ``saved`` seconds a step, and
-    ``gains`` has a text about each family.
+    ``gains`` has a text about each group.
     """
 
     unchanged: Fused
@@ -153,7 +152,7 @@ class Batched:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The layout for a family, empty where the family stays as it is, the seconds that it saves, and the reason."""
+    """The layout for a group, empty where the group stays as it is, the seconds that it saves, and the reason."""
 
     reason: str
     layout: str = ""
@@ -162,9 +161,9 @@ class _Choice:
 
 @dataclass(frozen=True)
 class BatchProducts:
-    """``family_limit``, ``time_limit``: seconds that measuring may take, for one family and for all of them."""
+    """``group_limit``, ``time_limit``: seconds that measuring may take, for one group and for all of them."""
 
-    family_limit: float = 0.5
+    group_limit: float = 0.5
     time_limit: float = 1.0
     name: ClassVar[str] = "batch products"
     label: ClassVar[str] = "layouts of products"
@@ -176,33 +175,33 @@ class BatchProducts:
         if not request.options.fuses or request.framework.why_no_fusion or fused.bits:
             return Batched(fused)
         view = View(fused.graph)
-        product_families, missed = product_groups(view)
-        choices = self._choices(request, view, product_families) if product_families else []
-        better = [(fusion(view, family, choice.layout), choice)
-                  for family, choice in zip(product_families, choices) if choice.layout]  # fmt: skip
+        found_groups, missed = product_groups(view)
+        choices = self._choices(request, view, found_groups) if found_groups else []
+        better = [(fusion(view, group, choice.layout), choice)
+                  for group, choice in zip(found_groups, choices) if choice.layout]  # fmt: skip
         kept, graph = laid_out(fused.graph, [layout for layout, _ in better], request.framework.adds)
-        missed += [_missed(view, family.members[0], choice.reason)
-                   for family, choice in zip(product_families, choices) if not choice.layout]  # fmt: skip
+        missed += [_missed(view, group.members[0], choice.reason)
+                   for group, choice in zip(found_groups, choices) if not choice.layout]  # fmt: skip
         missed += [_missed(view, layout.anchor, ORDER) for layout, _ in better if layout not in kept]
         stays = replace(fused, missed=(*fused.missed, *missed))
         return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
 
-    def _choices(self, request: Request, view: View, product_families: Sequence[ProductGroup]) -> list[_Choice]:
+    def _choices(self, request: Request, view: View, found_groups: Sequence[ProductGroup]) -> list[_Choice]:
         framework = request.framework.on(view.graph)
         types, table, end = framework.types(), framework.cost_table(), time.perf_counter() + self.time_limit
         pinned = named(view.graph, request.options.user_constraints)
         choices = []
-        for family in product_families:
-            if not pinned.isdisjoint([*family.members, *family.duplicates]):
+        for group in found_groups:
+            if not pinned.isdisjoint([*group.members, *group.duplicates]):
                 choices.append(_Choice("keep or recompute names one of these products"))
                 continue
-            product = _product(view, family, types)
+            product = _product(view, group, types)
             if isinstance(product, str):
                 choices.append(_Choice(product))
                 continue
-            limit = min(self.family_limit, end - time.perf_counter())
+            limit = min(self.group_limit, end - time.perf_counter())
             seconds = _measured(request, product, limit, table)
-            choices.append(seconds if isinstance(seconds, _Choice) else _best(view, family, product, seconds))
+            choices.append(seconds if isinstance(seconds, _Choice) else _best(view, group, product, seconds))
         table.save()
         return choices
 
@@ -214,7 +213,7 @@ def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequen
     fused = replace(
         stays,
         graph=graph,
-        places=(*stays.places, *(layout.place for layout in kept)),
+        match_sites=(*stays.match_sites, *(layout.match_site for layout in kept)),
         counts=Counter(stays.counts) + Counter(layout.label for layout in kept),
         notes=(*stays.notes, *map(Note, gains)),
     )
@@ -225,16 +224,16 @@ def _missed(view: View, number: int, reason: str) -> MissedFusion:
     return MissedFusion(number, view.graph.nodes[number].name, NAME, reason)
 
 
-def _product(view: View, family: ProductGroup, types: Types) -> Product | str:
-    """The product that is measured for a family, or why none can be."""
-    node = view.graph.nodes[family.members[0]]
-    inputs = [view.graph.nodes[number].inputs[0] for number in family.members]
+def _product(view: View, group: ProductGroup, types: Types) -> Product | str:
+    """The product that is measured for a group, or why none can be."""
+    node = view.graph.nodes[group.members[0]]
+    inputs = [view.graph.nodes[number].inputs[0] for number in group.members]
     input_types = {types[Entry(entry.node, entry.index)] for entry in inputs}
     data = next(iter(input_types))
     if len(input_types) > 1 or len(data.shape) != 2 or 0 in data.shape or data.dtype not in _FLOATS:
         return f"expected inputs of one type with two axes, got {', '.join(sorted(map(str, input_types)))}"
     (m, k), n = data.shape, int(node.attrs["num_hidden"])
-    return Product(m, k, n, not is_true(node.attrs, "no_bias"), data.dtype, min(len(family.members), CHUNK))
+    return Product(m, k, n, not is_true(node.attrs, "no_bias"), data.dtype, min(len(group.members), CHUNK))
 
 
 def _measured(request: Request, product: Product, limit: float, table: CostTable) -> Mapping[str, float] | _Choice:
@@ -267,10 +266,10 @@ def _measured(request: Request, product: Product, limit: float, table: CostTable
 def _race(request: Request, product: Product, names: Sequence[str], limit: float) -> Mapping[str, float] | None:
     graph = sample(product)
     view = View(graph)
-    (family,), _ = product_groups(view)
+    (group,), _ = product_groups(view)
     graphs = {names[0]: graph}
     for name in names[1:]:
-        batched = applied(graph, [fusion(view, family, name)], copies=False)
+        batched = applied(graph, [fusion(view, group, name)], copies=False)
         assert batched is not None
         graphs[name] = batched
     shapes = {"w": (product.n, product.k), "b": (product.n,)}
@@ -284,13 +283,13 @@ def _bytes(product: Product) -> int:
     return TensorType((2 * n * k + 4 * members * m * (n + k),), FLAGS[dtype]).bytes
 
 
-def _best(view: View, family: ProductGroup, product: Product, seconds: Mapping[str, float]) -> _Choice:
+def _best(view: View, group: ProductGroup, product: Product, seconds: Mapping[str, float]) -> _Choice:
     one_by_one, *layouts = seconds
     first = min(seconds, key=lambda name: seconds[name])
-    weight = view.node(view.graph.nodes[family.members[0]].inputs[1]).name
+    weight = view.node(view.graph.nodes[group.members[0]].inputs[1]).name
     ratios = ", ".join(f"{name} {seconds[one_by_one] / seconds[name]:.2f} times as fast" for name in layouts)
     if first == one_by_one or seconds[first] > (1 - RULES.layout_gain) * seconds[one_by_one]:
         return _Choice(f"nothing is faster than products one by one: {ratios}; {product}")
-    saved = (seconds[one_by_one] - seconds[first]) * len(family.members) / product.members
-    text = f"{len(family.members)} products with {weight!r}, {first}: {ratios}; {product}"
+    saved = (seconds[one_by_one] - seconds[first]) * len(group.members) / product.members
+    text = f"{len(group.members)} products with {weight!r}, {first}: {ratios}; {product}"
     return _Choice(text, first, saved)

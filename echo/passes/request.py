@@ -25,7 +25,7 @@ from echo.system.process import NEVER, Deadline
 
 
 class Facts(Protocol):
-    """Facts about the graph and where it runs; `echo.frontend.session` asks MXNet. ``device`` is "cpu" or "gpu".
+    """Facts about the graph and where it runs; `echo.frontend.framework` asks MXNet. ``device`` is "cpu" or "gpu".
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN; ``cudnn``: those of convolutions
@@ -68,7 +68,7 @@ class Facts(Protocol):
         """The names of ``key.arguments``."""
 
     def runnable(self, graph: Graph) -> Graph:
-        """The graph in operators that may run again here: a CachedOp has no room for their state."""
+        """The graph in operators that may be recomputed here: a CachedOp has no room for their state."""
 
 
 class GraphQueries(Protocol):
@@ -98,7 +98,7 @@ class CostSource(Protocol):
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
+    def costs(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         """Seconds of every node, measured on this device, else estimated.
 
         Measuring takes at most ``time_limit`` seconds of work, and ``clock_limit`` seconds by the clock.

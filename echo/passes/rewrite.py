@@ -13,7 +13,7 @@ from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, GradientRule
 from echo.ir.ops import spec
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import ASSIGNED, KEEPS_MEMORY, TrainingGraph, common_subexpressions
+from echo.ir.training_graph import StorageStrategy, TrainingGraph, common_subexpressions
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request
 from echo.passes.rules import RULES
@@ -65,7 +65,9 @@ class Rewrite:
             user = training.nodes[entry.node].user
             if user is not None and entry.node in selection.runs:
                 outputs.setdefault(user, []).append(entry.index)
-                splits[user] = [ranks[slot] for slot in selection.splits.get(entry.node, ()) if slot in ranks]
+                splits[user] = [
+                    ranks[position] for position in selection.splits.get(entry.node, ()) if position in ranks
+                ]
         for duplicate, number in common_subexpressions(request.graph, training).items():
             if number in outputs:  # with unequal marks, MXNet would not merge the two any more
                 outputs[duplicate], splits[duplicate] = outputs[number], splits[number]
@@ -74,7 +76,7 @@ class Rewrite:
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.gradient_rules))
         if outputs or training.gradient_rules:
             graph = graph.with_attrs(on_equal_nodes(request.graph, training, NO_INPLACE_ATTRIBUTE, training.no_inplace))
-        static = training.runner in KEEPS_MEMORY
+        static = training.runner.keeps_memory
         return Rewritten(mark(graph, outputs, request.framework.hook, match_range, splits, static), match_range)
 
 
@@ -109,7 +111,7 @@ def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
 class Confirmed:
     """``planned_bytes``: MXNet's own figure for the graph to bind. ``accepted``: the rewritten graph is bound.
 
-    Operators that run again keep ``layout_copy_bytes`` alongside that. ``reason`` says why the rewritten graph is not
+    Recomputed operators keep ``layout_copy_bytes`` alongside that. ``reason`` says why the rewritten graph is not
     bound.
     """
 
@@ -128,10 +130,10 @@ class Confirm:
     gives: ClassVar[type] = Confirmed
 
     def run(
-        self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection, overhead: CostModel
+        self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection, costs: CostModel
     ) -> Confirmed:
         confirmed = self.confirmed(request, training, rewritten)
-        reason = _too_dear(request, training, confirmed, selection, overhead) if confirmed.accepted else ""
+        reason = _too_dear(request, training, confirmed, selection, costs) if confirmed.accepted else ""
         return Confirmed(training.planned_bytes, False, reason) if reason else confirmed
 
     def confirmed(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
@@ -142,10 +144,10 @@ class Confirm:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
             return Confirmed(training.planned_bytes, False, reason)
         late = shape_only_hazard(request.graph, training, request.framework.device)
-        if late and match_range != ASSIGNED:
+        if late and match_range != StorageStrategy.ASSIGNED:
             reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
             return Confirmed(training.planned_bytes, False, reason)
-        kept = _kept(training, marks_of(request.graph, rewritten.graph))
+        kept = _layout_copy_bytes(training, marks_of(request.graph, rewritten.graph))
         reason = "" if request.options.recompute else _too_little(request, training, planned + kept)
         return (
             Confirmed(training.planned_bytes, False, reason)
@@ -164,24 +166,26 @@ def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
 
 
 def _too_dear(
-    request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, overhead: CostModel
+    request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, costs: CostModel
 ) -> str:
     """Why the time of recomputation is too much for the bytes that it saves of the original graph, as measured."""
     options = request.options
     asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute or options.policy != SEARCH
-    cost = selection.seconds / overhead.step_seconds if overhead.step_seconds else 0.0
-    if asks or request.fused or not overhead.is_timed or cost <= RULES.cost:
+    cost = selection.seconds / costs.step_seconds if costs.step_seconds else 0.0
+    if asks or request.fused or not costs.is_timed or cost <= RULES.cost:
         return ""
     saved = training.planned_bytes - confirmed.planned_bytes - confirmed.layout_copy_bytes
     part = saved / max(1, training.planned_bytes + sum(request.static.values()))
     return "" if part >= RULES.gain else f"recomputation would save {part:.1%} of all bytes for {cost:.1%} of the time"
 
 
-def _kept(training: TrainingGraph, marks: Iterable[Mark]) -> int:
+def _layout_copy_bytes(training: TrainingGraph, marks: Iterable[Mark]) -> int:
     """The bytes that all copies of the marked nodes keep alongside planned memory."""
     copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
     # a node that MXNet merges into an equal one is not counted: that one is
-    return sum(node.kept * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None)
+    return sum(
+        node.layout_copy_bytes * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None
+    )
 
 
 # The plan that the user reads: a decision on every feature map, with its reason.
@@ -202,23 +206,23 @@ class Explain:
         request: Request,
         training: TrainingGraph,
         candidates: Candidates,
-        overhead: CostModel,
+        costs: CostModel,
         selection: Selection,
         rewritten: Rewritten,
         confirmed: Confirmed,
     ) -> Plan:
         framework = request.framework
         chosen = selection.recompute if confirmed.accepted else frozenset()
-        explain = _Reasons(request, training, candidates, overhead, chosen, selection.runs)
+        explain = _Reasons(request, training, candidates, costs, chosen, selection.runs)
         after = with_clones(training, chosen, selection.splits) if request.details else training
         match_range = rewritten.match_range if confirmed.accepted else None
         seconds = selection.seconds if confirmed.accepted else 0.0
         return Plan(
             decisions=tuple(explain.decisions()),
             before=memory(request, _stock(request, training), training.planned_bytes),
-            after=_with_kept(memory(request, after, confirmed.planned_bytes), confirmed.layout_copy_bytes),
+            after=_with_layout_copies(memory(request, after, confirmed.planned_bytes), confirmed.layout_copy_bytes),
             match_range=match_range,
-            step_seconds=overhead.step_seconds,
+            step_seconds=costs.step_seconds,
             overhead_seconds=seconds,
             recomputed_nodes=sum(selection.runs.values()) if confirmed.accepted else 0,
             policy=policy_name(request.options.policy),
@@ -226,9 +230,9 @@ class Explain:
             applied=("hook" if framework.hook else "mirror") if confirmed.accepted else "none",
             key=framework.key,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
-            notes=tuple(map(Note, _notes(request, training, overhead, confirmed))),
+            notes=tuple(map(Note, _notes(request, training, costs, confirmed))),
             reason=confirmed.reason,
-            stock_seconds=overhead.step_seconds,
+            stock_seconds=costs.step_seconds,
         )
 
 
@@ -244,11 +248,11 @@ def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
     return Memory(planned, held.peak, dict(held.static), dict(held.at_peak), dict(held.layers))
 
 
-def _with_kept(planned: Memory, kept: int) -> Memory:
+def _with_layout_copies(planned: Memory, kept: int) -> Memory:
     return replace(planned, static={**planned.static, KEPT: kept}) if kept else planned
 
 
-def _notes(request: Request, training: TrainingGraph, overhead: CostModel, confirmed: Confirmed) -> Iterator[str]:
+def _notes(request: Request, training: TrainingGraph, costs: CostModel, confirmed: Confirmed) -> Iterator[str]:
     if not request.framework.hook:
         yield "the native hook cannot be used: MXNet's own attributes apply the plan, within their limits"
     if confirmed.planned_bytes + confirmed.layout_copy_bytes > training.planned_bytes:
@@ -258,7 +262,7 @@ def _notes(request: Request, training: TrainingGraph, overhead: CostModel, confi
     if confirmed.accepted and training.gradient_rules:
         lighter = counted(len(training.gradient_rules), "gradient")
         yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
-    if overhead.measured == 0:
+    if costs.measured == 0:
         yield "no operator was measured: seconds are estimates"
 
 
@@ -267,12 +271,12 @@ class _Reasons:
     request: Request
     training: TrainingGraph
     candidates: Candidates
-    overhead: CostModel
+    costs: CostModel
     chosen: frozenset[Entry]
     runs: Mapping[int, int]
 
     def decisions(self) -> Iterator[Decision]:
-        """A decision on each feature map: maps that gradients read, and maps that are recomputed on the way to them."""
+        """A decision on each feature map that gradients read, or that is recomputed on the way to one of these."""
         readers = self.training.backward_readers
         for number, node in self.training.operators():
             if not node.forward:
@@ -289,12 +293,12 @@ class _Reasons:
                     output=index,
                     action=RECOMPUTE if recomputed else STASH,
                     bytes=array_type.bytes,
-                    seconds=self.overhead.seconds[number],
+                    seconds=self.costs.seconds[number],
                     reason=self.recompute_reason(entry) if recomputed else self.stash_reason(entry),
                 )
 
     def recompute_reason(self, entry: Entry) -> str:
-        if entry in self.candidates.forced:
+        if entry in self.candidates.must_recompute:
             return "the user insists on it"
         node = self.training.nodes[entry.node]
         sources = dict.fromkeys(self.training.nodes[source.node].name for source in node.inputs)
@@ -308,7 +312,7 @@ class _Reasons:
         if entry.node in self.candidates.refused:
             return self.candidates.refused[entry.node]
         op = self.training.nodes[entry.node].op
-        if spec(op).heavy:
+        if spec(op).cost.heavy:
             return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
         if entry not in self.candidates.light.get(entry.node, ()):
             return f"a saved statistic or mask of {op}"

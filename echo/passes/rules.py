@@ -33,7 +33,7 @@ class Rules:
     ``mask_bytes``: masks as bits have to lower planned bytes by this part. ``mask_time``: the part of a step that masks
     as bits took at most, in layers, a language model and a Transformer with Dropout (``fusion.json``).
 
-    ``layout_gain``: the part of the time of a family of products that another layout has to save. ``layout_bytes``: a
+    ``layout_gain``: the part of the time of a group of products that another layout has to save. ``layout_bytes``: a
     plan with other layouts may need this many times the planned bytes; a GRU at T=50, B=16 would need 1.06 times as
     many for 0.78 times the time of its step.
     """

@@ -13,7 +13,7 @@ from echo.estimators.inplace import moved, shape_only_hazard
 from echo.estimators.storage_planner import Choice, blocks
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, with_clones
-from echo.ir.training_graph import DYNAMIC, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
 from echo.plans.options import budget_bytes
@@ -38,7 +38,7 @@ _HEAVY_EFFORT = 8
 class Selection:
     """``recompute``: the entries that gradients read from clones; ``splits``: the backward nodes where clones begin.
 
-    ``runs`` says how often each node runs again. ``planned_bytes`` is what MXNet's planner will need under
+    ``runs`` says how often each node is recomputed. ``planned_bytes`` is what MXNet's planner will need under
     ``match_range``, ``seconds`` the time of recomputation in a step. ``warm_start`` makes the next search on a
     graph of the same model short. The search itself took ``search_seconds``.
     """
@@ -62,24 +62,24 @@ class Select:
     gives: ClassVar[type] = Selection
 
     def run(
-        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: CostModel
+        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, costs: CostModel
     ) -> Selection:
         started = time.monotonic()
-        selection = self._selected(request, training, candidates, segments, overhead)
+        selection = self._selected(request, training, candidates, segments, costs)
         return replace(selection, search_seconds=time.monotonic() - started)
 
     def _selected(
-        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: CostModel
+        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, costs: CostModel
     ) -> Selection:
         limit = _max_bytes(request, training)
-        light = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
+        light = _problem(request, training, candidates.light, candidates.must_recompute, segments, costs, limit)
         if limit is None:
             selection = _solve(request, light)
             few = request.warm_start is not None and _tries_all(training, light.candidates, light.effort)
             return selection if few else _with_warm_start(light, selection)
         everything = {**candidates.light, **candidates.heavy}
         more = partition(training, everything)
-        heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
+        heavy = _problem(request, training, everything, candidates.must_recompute, more, costs, limit)
         heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
         return _with_warm_start(heavy, _within(request, light, heavy, limit))
 
@@ -128,29 +128,29 @@ def _problem(
     request: Request,
     training: TrainingGraph,
     candidates: Mapping[int, tuple[Entry, ...]],
-    forced: frozenset[Entry],
+    must_recompute: frozenset[Entry],
     segments: Segments,
-    overhead: CostModel,
+    costs: CostModel,
     max_bytes: int | None,
 ) -> Problem:
-    evaluator, effort = request.framework.evaluator(training, overhead.seconds)
+    evaluator, effort = request.framework.evaluator(training, costs.seconds)
     bound = request.options.overhead_bound
     default_range = request.framework.match_range
-    as_it_is = bool(request.memory_frozen_reason)
-    other_ranges = () if as_it_is else tuple(value for value in MATCH_RANGES if value != default_range)
+    frozen = bool(request.memory_frozen_reason)
+    other_ranges = () if frozen else tuple(value for value in MATCH_RANGES if value != default_range)
     warm_start = request.warm_start
     few = _tries_all(training, candidates, effort)
     fits = warm_start is not None and (request.follows or (not few and warm_start.fits(training, candidates)))
-    assigns = request.framework.hook and training.runner != DYNAMIC and not as_it_is
+    assigns = request.framework.hook and training.runner != Runner.DYNAMIC and not frozen
     return Problem(
         training=training,
-        overhead=overhead,
+        costs=costs,
         evaluator=evaluator,
         candidates=candidates,
         segments=segments,
-        forced=forced,
+        must_recompute=must_recompute,
         match_ranges=(default_range, *other_ranges),
-        max_seconds=None if bound is None else bound * overhead.step_seconds,
+        max_seconds=None if bound is None else bound * costs.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
         warm_start=warm_start if fits else None,
@@ -185,9 +185,9 @@ def _moved(request: Request, problem: Problem, selection: Selection) -> frozense
     if not request.framework.hook:
         return frozenset()
     refused = moved(problem.training, request.framework.device, selection.recompute, selection.splits)
-    forced = sorted(refused & {entry.node for entry in problem.forced})
-    if forced:
-        node = problem.training.nodes[forced[0]]
+    must_recompute = sorted(refused & {entry.node for entry in problem.must_recompute})
+    if must_recompute:
+        node = problem.training.nodes[must_recompute[0]]
         raise OptionError(
             f"recompute: {node.name!r} ({node.op}) cannot be recomputed: an operator next to it would not work in "
             "place as it does in your graph, which may change last bits"
@@ -221,7 +221,7 @@ def _with_warm_start(problem: Problem, selection: Selection) -> Selection:
 
 
 def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
-    offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.forced
+    offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.must_recompute
     return frozenset(entry for entry in offered if choice[problem.training.entry_id(entry)])
 
 

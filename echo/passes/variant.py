@@ -11,7 +11,7 @@ from echo.passes.analysis import EstimateCost
 from echo.passes.fuse import CountWorkspaces, Workspaces
 from echo.passes.pass_manager import run, trace
 from echo.passes.patterns import MASKS
-from echo.passes.patterns.apply import Fused, Place, near_miss
+from echo.passes.patterns.apply import Fused, MatchSite, near_miss
 from echo.passes.request import Request
 from echo.passes.rewrite import memory
 from echo.passes.rules import RULES
@@ -115,19 +115,19 @@ class Variant:
         return self.planned is not None and self.planned.timed
 
     def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Variant:
-        """This trial, with those operators of another one as near-misses which it does not have."""
-        left = [place for place in fused.places if place not in self.fused.places]
-        missed = (near_miss(user, place, reason) for place in left)
+        """This variant, with those operators of another one as near-misses which it does not have."""
+        left = [site for site in fused.match_sites if site not in self.fused.match_sites]
+        missed = (near_miss(user, site, reason) for site in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
-    def near_misses(self, user: Graph, slower: str = "") -> dict[Place, MissedFusion]:
+    def near_misses(self, user: Graph, slower: str = "") -> dict[MatchSite, MissedFusion]:
         """Its fused operators as near-misses, because together they are ``slower`` or need more memory than the user's
         own graph.
         """
         assert self.stock is not None
         larger = f"needs {self._total:,} bytes, the user's own graph {self.stock.total:,}"
         reason = f"the graph with all fused operators {slower or larger}"
-        return {place: near_miss(user, place, reason) for place in self.fused.places}
+        return {site: near_miss(user, site, reason) for site in self.fused.match_sites}
 
     def warmed(self, request: Request) -> Request | None:
         """Returns the request by which a refined graph is planned from the choice of this plan, in the time left.
@@ -142,7 +142,7 @@ class Variant:
         return replace(request, warm_start=replace(planned.warm_start, is_known=True), deadline=deadline.rest())
 
     def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Variant:
-        """This trial, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
+        """This variant, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
         least = _least(self.missed, missed) if self.missed else None
         return replace(self, fused=fused, missed=least)
 
@@ -196,38 +196,38 @@ class Refinement(Protocol):
     def run(self, request: Request, fused: Fused) -> Proposal: ...
 
 
-def choose(trials: Sequence[Variant], user: Graph) -> Variant:
-    """The first trial that is worth its bytes (`_why_rejected`); the first ones have the most fused operators.
+def choose(variants: Sequence[Variant], user: Graph) -> Variant:
+    """The first variant that is worth its bytes (`_why_rejected`); the first ones have the most fused operators.
 
     Fused operators that are left are near-misses of it, at nodes of the ``user``'s graph. Where none has a plan, the
-    first trial, with the error of the one that misses the budget by the least.
+    first variant, with the error of the one that misses the budget by the least.
     """
-    planned = [trial for trial in trials if trial.planned is not None]
+    planned = [variant for variant in variants if variant.planned is not None]
     if not planned:
-        return replace(trials[0], missed=_least(*(trial.missed for trial in trials)))
-    hidden = max(trial.fused.hidden for trial in planned)
-    timed = all(trial.is_timed and trial.seconds >= RULES.step for trial in planned)
-    least = min(planned, key=lambda trial: (trial.bytes(hidden), trial.seconds if timed else 0.0))
-    reasons = ["" if trial is least else _why_rejected(trial, least, hidden, timed) for trial in planned]
+        return replace(variants[0], missed=_least(*(variant.missed for variant in variants)))
+    hidden = max(variant.fused.hidden for variant in planned)
+    timed = all(variant.is_timed and variant.seconds >= RULES.step for variant in planned)
+    least = min(planned, key=lambda variant: (variant.bytes(hidden), variant.seconds if timed else 0.0))
+    reasons = ["" if variant is least else _why_rejected(variant, least, hidden, timed) for variant in planned]
     chosen = planned[reasons.index("")]
     if (tracing := trace()) is not None:
-        texts = (_verdict(trial, trial is chosen, reason) for trial, reason in zip(planned, reasons))
+        texts = (_verdict(variant, variant is chosen, reason) for variant, reason in zip(planned, reasons))
         tracing.note("chosen", "\n".join(texts))
     return chosen._with_rejected(planned[0].fused, reasons[0], user) if reasons[0] else chosen
 
 
-def _why_rejected(trial: Variant, least: Variant, hidden: int, timed: bool) -> str:
+def _why_rejected(variant: Variant, least: Variant, hidden: int, timed: bool) -> str:
     """Why a graph with more fused operators is left for the one of the fewest bytes, empty where it is not.
 
     It may need `RULES.slack` times the bytes if it is much faster, `RULES.more` times if it is faster at all. It need
     not be as much faster where it plans no more bytes, and is larger by what its operators draw while they run.
     """
-    part = trial.bytes(hidden) / max(1, least.bytes(hidden))
-    plans_more = trial.plan.after.chosen > least.plan.after.chosen
+    part = variant.bytes(hidden) / max(1, least.bytes(hidden))
+    plans_more = variant.plan.after.chosen > least.plan.after.chosen
     limit = 1.0 if part <= RULES.more else RULES.faster if plans_more else RULES.drawing
-    if part <= RULES.slack and (not timed or trial.seconds <= limit * least.seconds):
+    if part <= RULES.slack and (not timed or variant.seconds <= limit * least.seconds):
         return ""
-    times = f", and {trial.seconds / least.seconds:.2f} of the time" if timed and least.seconds else ""
+    times = f", and {variant.seconds / least.seconds:.2f} of the time" if timed and least.seconds else ""
     return f"{part:.2f} times the memory of the plan without it{times}"
 
 
@@ -235,9 +235,11 @@ def _least(*errors: BudgetError | None) -> BudgetError:
     return min((error for error in errors if error is not None), key=lambda error: error.reachable)
 
 
-def _verdict(trial: Variant, is_chosen: bool, reason: str) -> str:
-    operators = f"{len(trial.fused.places)} fused operators" if trial.fused.places else "the user's operators"
-    numbers = f"{trial._total} bytes, {1e3 * trial.seconds:.3g} ms"
+def _verdict(variant: Variant, is_chosen: bool, reason: str) -> str:
+    operators = (
+        f"{len(variant.fused.match_sites)} fused operators" if variant.fused.match_sites else "the user's operators"
+    )
+    numbers = f"{variant._total} bytes, {1e3 * variant.seconds:.3g} ms"
     return f"{'taken' if is_chosen else 'rejected'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
 
 
@@ -280,8 +282,8 @@ def _stock_seconds(request: Request) -> float | None:
     if not request.details and request.warm_start is not None:
         return None
     with request.fallback_scope("a look at the time of the user's own graph"):
-        overhead = EstimateCost().run(request, request.framework.differentiate())
-        return overhead.step_seconds if overhead.is_timed else None
+        costs = EstimateCost().run(request, request.framework.differentiate())
+        return costs.step_seconds if costs.is_timed else None
     return None
 
 
@@ -290,13 +292,13 @@ def _explained(plan: Plan, fused: Fused, stock: Memory | None, seconds: float | 
     plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, stock is not None)))
     if stock is None:
         return plan
-    return replace(plan, before=stock, applied="hook", fused=fused.places, stock_seconds=seconds)
+    return replace(plan, before=stock, applied="hook", fused=fused.match_sites, stock_seconds=seconds)
 
 
 def _notes(fused: Fused, applied: bool) -> Iterator[Note]:
     yield from fused.notes
     if applied:
         operators = ", ".join(f"{count} x {label}" for label, count in sorted(fused.counts.items()))
-        same = all(name in MASKS for name, _ in fused.places)
+        same = all(name in MASKS for name, _ in fused.match_sites)
         bits = "every bit stays" if same else "last bits differ from the original graph (exact=True keeps them)"
         yield Note(f"fused: {operators}; {bits}")

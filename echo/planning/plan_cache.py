@@ -1,4 +1,4 @@
-"""The plan cache: plans in files, in memory, and found again for a renamed graph."""
+"""The plan cache: plans in files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ import os
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 from echo import native
-from echo.errors import EchoError, GraphError, PlanError
+from echo.errors import EchoError
 from echo.ir.graph import Graph
-from echo.ir.training_graph import TrainingGraph
-from echo.passes.analysis import Candidates, Differentiate, FindCandidates
-from echo.passes.check_marks import check_marks, with_marks
-from echo.passes.pass_manager import run
-from echo.passes.patterns.apply import fused_at
-from echo.passes.request import Framework, Request
-from echo.planning.rename import Names, renamed
-from echo.plans.decisions import RECOMPUTE, STASH, Decision, outputs_of, splits_of
-from echo.plans.options import Options
+from echo.passes.check_marks import with_marks
+from echo.passes.request import Framework
+from echo.planning.reuse import Names, PlannedGraph, fused_base, renamed
+from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.plan import Plan
-from echo.policies.problem import WarmStart
 from echo.system import files
 
 # The files of plans in the cache folder: their names, and a bound on their number and bytes.
@@ -114,7 +108,7 @@ def _source() -> str:
 #
 # One file a plan, named by everything that the plan depends on: what it is made for (`echo.plans.key`), options, the
 # device's times, MXNet's settings, and the code of echo itself. Names of nodes do not count: a plan takes those of
-# the graph that it is loaded for (`echo.planning.rename`). MXNet's planner confirmed the plan when it was made;
+# the graph that it is loaded for (`echo.planning.reuse`). MXNet's planner confirmed the plan when it was made;
 # asking it again would double the time of a bind, so the file has a digest, keyed by that name (`echo.system.files`).
 # Plans of thousands of nodes are read in some milliseconds: a file has one list for each field of the decisions, and
 # each repeated text once.
@@ -128,34 +122,7 @@ _COLUMNS: dict[str, set[type]] = {
 _OF_TEXTS = ("op", "action", "reason")
 
 
-class Found(NamedTuple):
-    """A plan, the graph to bind, and the bytes of each chunk that MXNet wants for it (None: not known).
-
-    ``base`` is the original graph with the plan's fused operators, without its marks. ``names`` are those that the plan
-    was made or loaded for.
-    """
-
-    plan: Plan
-    graph: Graph
-    base: Graph
-    chunks: tuple[int, ...] | None = None
-    names: Names = Names((), ())
-
-    def for_graph(self, graph: Graph, framework: Framework) -> Found | None:
-        """Returns the same plan for an equal graph under other names, or None if names do not correspond.
-
-        Raises:
-            GraphError: a fused operator or a mark does not fit the graph.
-        """
-        if self.names.user == tuple([node.name for node in graph.nodes]):
-            return self
-        base = fused_base(self.plan, graph, framework)
-        names = Names.of(graph, base)
-        plan = renamed(self.plan, self.names, names, [node.op for node in base.nodes])
-        return None if plan is None else Found(plan, with_marks(base, plan, framework), base, self.chunks, names)
-
-
-def load(key: str, graph: Graph, framework: Framework) -> Found | None:
+def load(key: str, graph: Graph, framework: Framework) -> PlannedGraph | None:
     """Returns the plan of this name and the graph to bind, or None if there is none that fits the graph."""
     value = read(key, _purpose(key))
     if value is None:
@@ -168,13 +135,13 @@ def load(key: str, graph: Graph, framework: Framework) -> Found | None:
         renamed_plan = renamed(plan, _names(value["names"]), names, [node.op for node in base.nodes])
         if renamed_plan is None:
             return None
-        return Found(renamed_plan, with_marks(base, plan, framework), base, _chunks(value.get("chunks")), names)
+        return PlannedGraph(renamed_plan, with_marks(base, plan, framework), base, _chunks(value.get("chunks")), names)
     except (EchoError, KeyError, TypeError, ValueError, AttributeError) as error:
         files.ignore(path_of(key), f"{type(error).__name__}: {error}")
         return None
 
 
-def save(key: str, found: Found) -> None:
+def save(key: str, found: PlannedGraph) -> None:
     """Writes a plan with its names and the chunks that MXNet wants for it.
 
     A folder that cannot be written to is no error.
@@ -238,91 +205,3 @@ def _names(value: Any) -> Names:
         if not isinstance(names, list) or not {str}.issuperset(map(type, names)):
             raise ValueError("names: not a list of texts")
     return Names(tuple(user), tuple(user if base is None else base))
-
-
-# Plans that were made before and come from the disk or the user: each is checked against the graph it is bound to.
-
-_SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"
-
-
-def fused_base(plan: Plan, graph: Graph, framework: Framework) -> Graph:
-    """The user's graph with the fused operators of a plan, which may come from anywhere.
-
-    Raises:
-        GraphError: the fused operators do not fit the graph, or cannot run here.
-    """
-    if not plan.fused:
-        return graph
-    if framework.why_no_fusion:
-        raise GraphError(f"the plan has fused operators: {framework.why_no_fusion}")
-    return framework.runnable(fused_at(graph, plan.fused, framework.adds, framework.setting))
-
-
-def fitting(plans: Sequence[Plan], graph: Graph, framework: Framework) -> tuple[Plan, Graph, Graph]:
-    """The first of these plans that was made for this graph as it is bound now, the graph to bind, and its base.
-
-    The base is the same graph without marks. MXNet's own planner has to plan as many bytes as when the plan was made.
-
-    Raises:
-        PlanError: there is none; the message says in what the closest one differs.
-    """
-    mismatches = []
-    for plan in plans:
-        differences = list(_differences(plan, framework))
-        if not differences:
-            return (plan, *_confirmed(plan, graph, framework))
-        mismatches.append(differences)
-    closest = min(mismatches, key=len)
-    few = "; ".join(closest[:4]) + (f"; and {len(closest) - 4} more" if len(closest) > 4 else "")
-    which = "the plan was" if len(plans) == 1 else f"each of the {len(plans)} plans was"
-    hint = _SHAPES if any(": expected shape " in text for text in closest) else ""
-    raise PlanError(f"{which} made for something else; {few}{hint}")
-
-
-def _differences(plan: Plan, framework: Framework) -> Iterator[str]:
-    if plan.key != framework.key:
-        yield from plan.key.differences(framework.key, framework.argument_names())
-    way = "hook" if framework.hook else "mirror"
-    if plan.applied not in ("none", way):
-        yield f"applied by: expected {plan.applied}, got {way}"
-
-
-def _confirmed(plan: Plan, user: Graph, framework: Framework) -> tuple[Graph, Graph]:
-    if plan.changes_nothing:
-        return user, user
-    default_range = framework.match_range
-    match_range = default_range if plan.match_range is None else plan.match_range
-    try:
-        graph = fused_base(plan, user, framework)
-        marked = with_marks(graph, plan, framework)
-        framework = framework.on(graph)
-        check_marks(graph, plan, framework)
-        planned, accumulations = framework.mxnet_memory_plan(marked, match_range)
-    except GraphError as error:
-        raise PlanError(f"the plan does not fit the graph that it names: {error}") from error
-    if planned != plan.after.planned:
-        raise PlanError(f"the plan is not what MXNet makes of it: expected {plan.after.planned:,} bytes planned, "
-                        f"got {planned:,}")  # fmt: skip
-    if accumulations != framework.mxnet_memory_plan(graph, default_range)[1]:
-        raise PlanError("under this plan MXNet adds up gradients in another way, which may change the last bit")
-    return marked, graph
-
-
-def warm_start_of(base: Graph, plan: Plan, options: Options, framework: Framework) -> WarmStart:
-    """Returns the warm start that a plan's marks give: what it recomputes, and the backward nodes where copies begin.
-
-    ``base`` is the graph with the plan's fused operators, ``framework`` the framework of that graph.
-
-    Raises:
-        EchoError: the graph cannot be differentiated.
-    """
-    request = Request(base, options, framework)
-    values = run((Differentiate(), FindCandidates()), [request], request.progress)
-    training, candidates = values[TrainingGraph], values[Candidates]
-    number_of = {node.user: number for number, node in training.operators() if node.forward}
-    backward = [number for number, node in training.operators() if not node.forward]
-    again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
-    offered = {**candidates.light, **candidates.heavy}
-    # a copy that is read by the whole backward pass begins at its first node
-    splits = {number: tuple(backward[at] for at in splits_of(mark) or (0,)) for number, mark in again.items()}
-    return WarmStart.of(training, offered, again.keys(), splits)

@@ -18,14 +18,13 @@ from echo.passes.pass_manager import trace
 from echo.passes.request import Framework, Request
 from echo.passes.variant import Planned
 from echo.planning import plan_cache
-from echo.planning.follow import SpareTime, follow
-from echo.planning.plan_cache import Found, fitting, key_of, warm_start_of
-from echo.planning.rename import Names
+from echo.planning.plan_cache import key_of
+from echo.planning.reuse import Names, PlannedGraph, SpareTime, fitting, follow, warm_start_of
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, NoteKind
 from echo.plans.options import SEARCH, Options
 from echo.plans.plan import Plan, Summary
-from echo.plans.why import Alternative, Alternatives
+from echo.plans.text import Alternative, Alternatives
 from echo.policies.least import Known
 from echo.policies.problem import WarmStart
 from echo.system.process import Deadline, trim_after, without_garbage_collection
@@ -36,7 +35,7 @@ logger = logging.getLogger("echo")
 _FEW_OPERATORS = 32
 
 
-class Session(Framework, Protocol):
+class PlanningFramework(Framework, Protocol):
     """A framework that holds one graph of the user's; ``device_key`` says what measured seconds depend on."""
 
     graph: Graph
@@ -46,10 +45,10 @@ class Session(Framework, Protocol):
     @property
     def why_no_hook(self) -> str: ...
 
-    def on(self, graph: Graph) -> Session: ...
+    def on(self, graph: Graph) -> PlanningFramework: ...
 
-    def renewed(self) -> Session:
-        """The same session, which forgets what MXNet said of the graph's training."""
+    def fresh_copy(self) -> PlanningFramework:
+        """Returns the same framework without what MXNet said of the graph's training."""
 
     def chunks(self, graph: Graph) -> tuple[int, ...] | None:
         """The bytes of each chunk of memory that MXNet wants for a graph that it was asked about, else None."""
@@ -92,9 +91,9 @@ class Planner:
         self.lock = Lock()
         self.summary = Summary()
         self._most = most
-        self._plans: dict[str, Found | BudgetError] = {}
+        self._plans: dict[str, PlannedGraph | BudgetError] = {}
         self._firsts: dict[tuple[str, str], _First] = {}  # by model and options
-        self._models: dict[tuple[str, str, str], Found] = {}  # the plans that further shapes follow
+        self._models: dict[tuple[str, str, str], PlannedGraph] = {}  # the plans that further shapes follow
         self._known = Known()
         self.spare_time = SpareTime()
 
@@ -107,13 +106,13 @@ class Planner:
 
     def plan(
         self,
-        session: Callable[[], Session],
+        make_framework: Callable[[], PlanningFramework],
         options: Options,
         details: bool = True,
         leader: Leader | None = None,
         further: bool = False,
-    ) -> Found:
-        """The plan of the graph of a session, and the graph to bind. With a ``leader``, the plan follows its choice.
+    ) -> PlannedGraph:
+        """The plan of the graph of a framework, and the graph to bind. With a ``leader``, the plan follows its choice.
 
         The planner's ``spare_time`` pays for ``further`` shapes of a model that has a plan.
 
@@ -123,7 +122,7 @@ class Planner:
             UnsupportedError: under ``strict``, the native hook cannot be used; without, that costs one warning.
         """
         with self._planning(further):
-            framework = session()
+            framework = make_framework()
             _check_hook(framework, options)
             with framework.measuring():
                 deadline = Deadline.after(options.max_planning)
@@ -132,25 +131,25 @@ class Planner:
                 if options.plans:
                     plan, graph, base = fitting(options.plans, framework.graph, framework)
                     names = Names.of(framework.graph, base)
-                    result = Found(plan, graph, base, framework.on(base).chunks(graph), names)
+                    result = PlannedGraph(plan, graph, base, framework.on(base).chunks(graph), names)
                 else:
                     result = self._remembered(request, framework, leader)
                     if leader is None:
                         self._remember_model(_model_of(framework, options), result)
             return self._with_alternatives(request, framework, result)
 
-    def follow(self, session: Callable[[], Session], options: Options) -> Found | None:
+    def follow(self, make_framework: Callable[[], PlanningFramework], options: Options) -> PlannedGraph | None:
         """Returns the plan for further shapes of a model without a search.
 
         It is the plan for just these shapes if there is one in memory or on the disk, else the plan of the model's
-        first shapes (`echo.planning.follow`). None if there is neither, or it does not hold for these shapes.
+        first shapes (`echo.planning.reuse`). None if there is neither, or it does not hold for these shapes.
         """
         with self._planning(further=True):
-            framework = session()
+            framework = make_framework()
             request = Request(framework.graph, options, framework)
             key = _key_of(request, framework, None)
             exact = self._plans.get(key) or plan_cache.load(key, framework.graph, framework)
-            result = exact.for_graph(framework.graph, framework) if isinstance(exact, Found) else None
+            result = exact.for_graph(framework.graph, framework) if isinstance(exact, PlannedGraph) else None
             model = self._models.get(_model_of(framework, options))
             try:
                 if result is None and model is not None:
@@ -159,7 +158,7 @@ class Planner:
                 logger.debug("echo: the plan of the first shapes does not hold for others: %s", one_line(error))
             return None if result is None else self._with_alternatives(request, framework, result)
 
-    def _remember_model(self, key: tuple[str, str, str], result: Found) -> None:
+    def _remember_model(self, key: tuple[str, str, str], result: PlannedGraph) -> None:
         model = self._models.get(key)
         if model is None or (model.plan.changes_nothing and not result.plan.changes_nothing):
             while len(self._models) >= self._most:
@@ -175,9 +174,9 @@ class Planner:
         with self.lock.held(), own_binds(), without_garbage_collection(), self.spare_time.planning(further):
             yield
 
-    def _with_alternatives(self, request: Request, framework: Session, result: Found) -> Found:
+    def _with_alternatives(self, request: Request, framework: PlanningFramework, result: PlannedGraph) -> PlannedGraph:
         # a plan that is kept must not keep a training graph
-        fresh = framework.on(result.base).renewed()
+        fresh = framework.on(result.base).fresh_copy()
         base_request = replace(request, graph=result.base, framework=fresh)
         alternatives = self._what_if(base_request, fresh.measuring, result.plan)
         return result._replace(plan=result.plan.with_alternatives(alternatives))
@@ -191,13 +190,13 @@ class Planner:
 
         return alternative
 
-    def _remembered(self, request: Request, session: Session, leader: Leader | None) -> Found:
-        key = _key_of(request, session, leader)
+    def _remembered(self, request: Request, framework: PlanningFramework, leader: Leader | None) -> PlannedGraph:
+        key = _key_of(request, framework, leader)
         result = self._plans.pop(key, None)
-        if isinstance(result, Found):
-            result = result.for_graph(request.graph, session)
+        if isinstance(result, PlannedGraph):
+            result = result.for_graph(request.graph, framework)
         if result is None:
-            result = self._loaded_or_searched(key, request, session, leader)
+            result = self._loaded_or_searched(key, request, framework, leader)
         while len(self._plans) >= self._most:
             del self._plans[next(iter(self._plans))]
         self._plans[key] = result  # the last one: the first is the one that was not used for the longest time
@@ -206,22 +205,22 @@ class Planner:
         return result
 
     def _loaded_or_searched(
-        self, key: str, request: Request, session: Session, leader: Leader | None
-    ) -> Found | BudgetError:
-        stored = None if trace() is not None else plan_cache.load(key, request.graph, session)
+        self, key: str, request: Request, framework: PlanningFramework, leader: Leader | None
+    ) -> PlannedGraph | BudgetError:
+        stored = None if trace() is not None else plan_cache.load(key, request.graph, framework)
         if stored is not None and not stored.plan.is_late:
             return stored
         try:
             if leader is None:
-                planned = self._search(request, stored, session)
+                planned = self._search(request, stored, framework)
             else:
                 planned = _planned(request, self._warm_start_of(leader, request))
         except BudgetError as error:
             return copy.copy(error)
         if stored is not None and planned.plan.is_late and _cost(stored.plan) <= _cost(planned.plan):
             return stored
-        chunks = session.on(planned.base).chunks(planned.graph)
-        result = Found(planned.plan, planned.graph, planned.base, chunks, Names.of(request.graph, planned.base))
+        chunks = framework.on(planned.base).chunks(planned.graph)
+        result = PlannedGraph(planned.plan, planned.graph, planned.base, chunks, Names.of(request.graph, planned.base))
         for note in result.plan.failed:
             more = "max_planning=None (--max-planning none, ECHO_MAX_PLANNING=none) waits for the best"
             advice = more if note.kind is NoteKind.LATE else REPORT
@@ -230,13 +229,13 @@ class Planner:
             plan_cache.save(key, result)
         return result
 
-    def _search(self, request: Request, stored: Found | None, session: Session) -> Planned:
+    def _search(self, request: Request, stored: PlannedGraph | None, framework: PlanningFramework) -> Planned:
         """Searches for a plan. The warm start is the plan that a search stopped at, or a plan of the same model."""
         family, fingerprint = (request.framework.family, request.options.key), request.framework.key.fingerprint
         first = self._firsts.get(family)
         warm_start = None
         if stored is not None:
-            warm_start = warm_start_of(stored.base, stored.plan, request.options, session.on(stored.base))
+            warm_start = warm_start_of(stored.base, stored.plan, request.options, framework.on(stored.base))
         elif first is not None and first.fingerprint != fingerprint:
             # the same graph is searched without its own warm start: its plan does not depend on the order of searches
             warm_start = first.warm_start
@@ -253,23 +252,23 @@ class Planner:
         return first.warm_start.by_roles()
 
 
-def _check_hook(session: Session, options: Options) -> None:
-    text = f"without the native hook, plans save less: {session.why_no_hook}"
-    if session.why_no_hook and options.strict:
+def _check_hook(framework: PlanningFramework, options: Options) -> None:
+    text = f"without the native hook, plans save less: {framework.why_no_hook}"
+    if framework.why_no_hook and options.strict:
         raise UnsupportedError(text)
-    if session.why_no_hook and ONCE.first(text):
+    if framework.why_no_hook and ONCE.first(text):
         logger.warning("echo: %s", text)
 
 
-def _model_of(session: Session, options: Options) -> tuple[str, str, str]:
-    return session.family, session.key.graph, options.key
+def _model_of(framework: PlanningFramework, options: Options) -> tuple[str, str, str]:
+    return framework.family, framework.key.graph, options.key
 
 
-def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
+def _key_of(request: Request, framework: PlanningFramework, leader: Leader | None) -> str:
     # plans of graphs under other names are renamed, but for names that the user's options refer to
     names = json.dumps([node.name for node in request.graph.nodes]) if request.options.user_constraints else ""
-    parts = [session.key.fingerprint, names, str(session.hook), session.device_key]
-    parts += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuses else ""]
+    parts = [framework.key.fingerprint, names, str(framework.hook), framework.device_key]
+    parts += [request.options.key, str(request.details), framework.why_no_fusion if request.options.fuses else ""]
     parts += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
     return key_of(parts if leader is None else [*parts, leader.key])
 

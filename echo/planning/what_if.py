@@ -19,7 +19,7 @@ from echo.passes.analysis import Candidates, EstimateCost, FindCandidates
 from echo.passes.request import Request
 from echo.plans.decisions import RECOMPUTE, Decision, outputs_of, splits_of
 from echo.plans.plan import Plan
-from echo.plans.why import Alternative, Cost
+from echo.plans.text import Alternative, Cost
 from echo.policies.equivalence_classes import classes
 
 _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second
@@ -33,7 +33,7 @@ class WhatIf:
     plan: Plan
 
     def __call__(self, decision: Decision) -> Alternative:
-        """The costs of the plan with this decision reversed (`echo.plans.why.Alternative`)."""
+        """The costs of the plan with this decision reversed (`echo.plans.text.Alternative`)."""
         number = self._number_of.get(decision.node)
         if number is None:
             return Alternative(note="not a node of the symbol: it is never recomputed")
@@ -58,7 +58,7 @@ class WhatIf:
     def _entries(self, number: int, output: int) -> list[Entry]:
         """Returns the candidate entries of one decision: this output, or without the hook all of the node's."""
         offered = [*self._candidates.light.get(number, ()), *self._candidates.heavy.get(number, ())]
-        offered += [entry for entry in self._candidates.forced if entry.node == number]
+        offered += [entry for entry in self._candidates.must_recompute if entry.node == number]
         if Entry(number, output) not in offered:
             return []
         return [Entry(number, output)] if self.request.framework.hook else offered
@@ -95,8 +95,8 @@ class WhatIf:
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        overhead: CostModel = EstimateCost().run(self.request, self._training)
-        return self.request.framework.evaluator(self._training, overhead.seconds)[0]
+        costs: CostModel = EstimateCost().run(self.request, self._training)
+        return self.request.framework.evaluator(self._training, costs.seconds)[0]
 
     @cached_property
     def _choice(self) -> Choice:

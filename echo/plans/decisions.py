@@ -10,13 +10,13 @@ from typing import Any, Iterable, Mapping, Sequence, Tuple, Type
 from echo.errors import GraphError
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, OF_PLANS, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.training_graph import ASSIGNED
+from echo.ir.training_graph import StorageStrategy
 from echo.system.files import shortened
 
 # The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes.
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
-KEPT = "plain copies of maps"  # what operators that run again keep alongside their arrays (`echo.estimators.inplace`)
+KEPT = "plain copies of maps"  # of recomputed operators, alongside their arrays (`echo.estimators.inplace`)
 WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.footprint`)
 STASH, RECOMPUTE = "stash", "recompute"
 _MOST_REASONS = 3
@@ -107,7 +107,7 @@ class Memory:
 
     @property
     def kept(self) -> int:
-        """The bytes that operators that run again keep alongside planned memory (`KEPT`)."""
+        """The bytes that recomputed operators keep alongside planned memory (`KEPT`)."""
         return self.static.get(KEPT, 0)
 
     @property
@@ -237,7 +237,7 @@ def mark(
 
 def range_text(match_range: int, static: bool) -> str:
     """A match range as the hook reads it; ``static`` as for `mark`."""
-    return f"{match_range}s" if static and match_range == ASSIGNED else str(match_range)
+    return f"{match_range}s" if static and match_range == StorageStrategy.ASSIGNED else str(match_range)
 
 
 def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
@@ -246,7 +246,7 @@ def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
 
 
 def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
-    """The nodes that a plan runs again, with the attribute that says so; not those that the user marked himself."""
+    """The nodes that a plan recomputes, with the attribute that says so; not those that the user marked himself."""
     return {
         number: name
         for number, (before, after) in enumerate(zip(user.nodes, rewritten.nodes))

@@ -12,7 +12,7 @@ import json
 import sys
 from array import array
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -20,12 +20,12 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Graph
-from echo.ir.training_graph import EXECUTOR, RUNNERS
+from echo.ir.training_graph import Runner
 
 AUXILIARY = "auxiliary"  # in place of a gradient request, for auxiliary states
 _REQUESTS = ("write", "add", "null", AUXILIARY)
 _SCOPE = "__profiler_scope__"  # a name, too; but MXNet merges equal nodes only where it is the same
-_RUNNER_NAMES = {EXECUTOR: "an executor", **{name: f"a {name} CachedOp" for name in RUNNERS if name != EXECUTOR}}
+_RUNNER_NAMES = {runner: "an executor" if runner == Runner.EXECUTOR else f"a {runner} CachedOp" for runner in Runner}
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class PlanKey:
 
     ``graph`` is a digest of operators, their attributes and how they are connected; ``operators`` counts them.
     ``arguments`` come in the symbol's order, auxiliary states last. ``device`` is "cpu" or "gpu", whatever its number,
-    ``runner`` one of `echo.ir.training_graph.RUNNERS`, and ``settings`` are variables that change what MXNet plans.
+    ``settings`` are variables that change what MXNet plans.
     """
 
     graph: str
     operators: Mapping[str, int]
     arguments: tuple[Argument, ...]
     device: str
-    runner: str
+    runner: Runner
     settings: Mapping[str, str]
 
     @cached_property
@@ -110,7 +110,8 @@ class PlanKey:
             raise GraphError(f"key: {type(error).__name__}: {error}") from error
         for name in ("graph", "device", "runner"):
             _check(name, isinstance(getattr(key, name), str), "a text", getattr(key, name))
-        _check("runner", key.runner in RUNNERS, f"one of {', '.join(RUNNERS)}", key.runner)
+        _check("runner", key.runner in tuple(Runner), f"one of {', '.join(Runner)}", key.runner)
+        key = replace(key, runner=Runner(key.runner))
         for name, item_type, items in (("operators", int, "counts"), ("settings", str, "texts")):
             mapping = getattr(key, name)
             valid = isinstance(mapping, dict) and all(type(item) is item_type for item in mapping.values())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
 from echo.errors import GraphError
-from echo.ir.training_graph import ASSIGNED
+from echo.ir.training_graph import StorageStrategy
 from echo.plans import decisions
 from echo.plans.decisions import (
     HIDDEN,
@@ -28,7 +28,7 @@ from echo.plans.decisions import (
     near_misses,
 )
 from echo.plans.key import PlanKey
-from echo.plans.why import Alternatives, Cost, NotFused, Why, why
+from echo.plans.text import Alternatives, Cost, NotFused, Why, render, why
 from echo.system.files import digest_of, read_json
 from echo.system.terminal import counted, preformatted, preserve_python_rng, size_text
 from echo.system.threads import Lock
@@ -71,17 +71,18 @@ _FIELD_TYPES = {
 class Plan:
     """Decisions and totals. Prints as a table, compares by value, saves and loads as JSON.
 
-    ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
-    instead). ``step_seconds`` is the predicted time of a step of the graph that is bound, with its fused operators, if
-    nothing were recomputed, ``overhead_seconds`` what recomputation adds, and ``stock_seconds`` the predicted time of a
-    step of the original graph, None where that was not looked at (another bucket of a model, in transparent mode).
-    ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
-    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``key`` is the
-    key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused operators take, each with the
-    node of the user at which it is found; decisions and marks are about the graph with these operators. Places such as
-    ("batched_products:10", node) are layouts of products (`echo.passes.patterns.batched_products`): the node is the
-    first of the group, in the graph with all other fused operators. ``missed`` are near-misses of patterns. ``reason``
-    says why nothing is recomputed, empty where something is.
+    ``match_range`` is what MXNet's memory planner is asked to use (None: its own; `StorageStrategy.ASSIGNED`: echo
+    assigns storage instead). ``step_seconds`` is the predicted time of a step of the graph that is bound, with its
+    fused operators, if nothing were recomputed, ``overhead_seconds`` what recomputation adds, and ``stock_seconds`` the
+    predicted time of a step of the original graph, None where that was not looked at (another bucket of a model, in
+    transparent mode). ``recomputed_nodes`` counts the operators that are recomputed, each as often as it is.
+    ``applied`` is "hook" (the native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as
+    it is). ``key`` is the key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused
+    operators take, each with the node of the user at which it is found; decisions and marks are about the graph with
+    these operators. Places such as ("batched_products:10", node) are layouts of products
+    (`echo.passes.patterns.batched_products`): the node is the first of the group, in the graph with all other fused
+    operators. ``missed`` are near-misses of patterns. ``reason`` says why nothing is recomputed, empty where something
+    is.
     """
 
     decisions: tuple[Decision, ...]
@@ -196,8 +197,6 @@ class Plan:
 
     def __str__(self) -> str:
         with preserve_python_rng():
-            from echo.plans.text import render  # rich is needed to print, not to plan
-
             head = f"echo plan ({self.policy}, {self.device}, applied by {self.applied}): {self.summary()}"
             return render(head, self.before, self.after, self.decisions, self.missed, self.general_remarks)
 
@@ -224,7 +223,7 @@ class Plan:
             name: of the node, or ``"name:output"`` where several of its outputs are feature maps.
 
         Raises:
-            OptionError: no gradient reads such a map; the message names some alike.
+            OptionError: no gradient reads such a feature map; the message names some alike.
         """
         cost = Cost(self.after.chosen, self.overhead_seconds)
         return why(name, self.decisions, self.missed, cost, self._alternatives)
@@ -329,7 +328,8 @@ def _check(plan: Plan) -> None:
     if plan.stock_seconds is not None:
         decisions.check("plan", plan, {"stock_seconds": decisions.REAL})
     match_range = plan.match_range
-    if match_range is not None and (type(match_range) is not int or not ASSIGNED <= match_range < decisions.MOST):
+    is_number = isinstance(match_range, int) and not isinstance(match_range, bool)
+    if match_range is not None and (not is_number or not StorageStrategy.ASSIGNED <= match_range < decisions.MOST):
         raise GraphError(f"plan: match_range must be a number or null, got {match_range!r}")
     if plan.applied not in APPLIED:
         raise GraphError(f"plan: applied must be one of {APPLIED}, got {plan.applied!r}")

@@ -1,14 +1,23 @@
-"""A plan as text: totals, memory by kind and by layer, and the largest decisions with their reasons."""
+"""A plan as text: its tables, and why one feature map is stashed or recomputed and what a change would cost."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Iterable, Mapping, Sequence
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Iterable, Mapping, Sequence
 
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Memory, MissedFusion, near_misses
 from echo.system.terminal import megabytes, text_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+import difflib
+from dataclasses import dataclass, replace
+from typing import Callable
+
+from echo.errors import OptionError
+from echo.system.terminal import size_text
+
+# Totals, memory by kind and by layer, and the largest decisions with their reasons.
 
 _WIDTH = 120
 _MOST_LAYERS, _MOST_DECISIONS = 8, 8
@@ -37,9 +46,7 @@ def render(
 
 
 def _memory(before: Memory, after: Memory) -> Table:
-    table = Table("memory (MB)", title_justify="left")
-    for heading in ("before", "after"):
-        table.add_column(heading, justify="right")
+    table = _table("memory (MB)", "before", "after")
     table.add_row("planned by MXNet", megabytes(before.planned), megabytes(after.planned))
     table.add_row("alive at the peak", megabytes(before.live_peak), megabytes(after.live_peak))
     _rows(table, before.at_peak, after.at_peak, "  ")
@@ -54,9 +61,7 @@ def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], ind
 
 
 def _layers(before: Memory, after: Memory) -> Table:
-    table = Table("stashed maps by layer (MB)")
-    for heading in ("before", "after"):
-        table.add_column(heading, justify="right")
+    table = _table("stashed maps by layer (MB)", "before", "after")
     both = [Counter(memory.layers) for memory in (before, after)]
     layers = sorted(both[0] | both[1], key=lambda layer: -max(memory[layer] for memory in both))
     for layer in layers[:_MOST_LAYERS]:
@@ -68,7 +73,7 @@ def _layers(before: Memory, after: Memory) -> Table:
 
 
 def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
-    """Decisions on alike maps together (operator, size), the largest group first."""
+    """Decisions on alike feature maps together (operator, size), the largest group first."""
     groups: dict[tuple[str, int, int], list[Decision]] = {}
     for decision in decisions:
         groups.setdefault((decision.op, decision.output, decision.bytes), []).append(decision)
@@ -76,9 +81,7 @@ def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
 
 
 def _decisions(action: str, groups: list[list[Decision]]) -> Table:
-    table = Table(action)
-    for heading in ("maps", "MB", "ms"):
-        table.add_column(heading, justify="right")
+    table = _table(action, "maps", "MB", "ms")
     table.add_column("for example", overflow="fold")
     table.add_column("why", overflow="fold")
     for group in groups[:_MOST_DECISIONS]:
@@ -90,11 +93,138 @@ def _decisions(action: str, groups: list[list[Decision]]) -> Table:
 
 def _not_fused(groups: list[list[MissedFusion]]) -> Table:
     """Places at which a pattern was nearly found, those with the same reason together."""
-    table = Table("not fused")
-    table.add_column("places", justify="right")
+    table = _table("not fused", "places")
     table.add_column("for example", overflow="fold")
     table.add_column("because", overflow="fold")
     for group in groups:
         patterns = ", ".join(dict.fromkeys(missed.pattern for missed in group))
         table.add_row(patterns, str(len(group)), group[0].name, group[0].reason)
     return table
+
+
+def _table(heading: str, *numbers: str) -> Table:
+    """Returns an empty table with one column of words, and columns of numbers."""
+    from rich.table import Table  # rich is needed to print, not to plan
+
+    table = Table(heading)
+    for each in numbers:
+        table.add_column(each, justify="right")
+    return table
+
+
+# Why one feature map is stashed or recomputed, and what it would cost to change that.
+
+NOT_KNOWN = "what a change would cost is known to the plan that echo.plan returns, not to one that was loaded"
+_OPPOSITE = {"recompute": "stashed", "stash": "recomputed"}
+_IS = {"recompute": "recomputed", "stash": "stashed"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A plan with another decision: ``planned`` bytes under the plan's own storage, ``seconds`` of recomputation."""
+
+    planned: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The cost of a plan with one decision reversed: ``alone``, and ``together`` with ``alike`` others.
+
+    The others are on feature maps of the same class, such as equal ones of all time steps or layers: where one alone
+    changes little, all of them may change much. A cost is None where there is no such plan, and ``note`` says why.
+    """
+
+    alone: Cost | None = None
+    together: Cost | None = None
+    alike: int = 0
+    note: str = ""
+
+
+Alternatives = Callable[[Decision], Alternative]
+
+
+@dataclass(frozen=True)
+class Why:
+    """The answer of `Plan.why`: the decision with its reason, and what the plan and its alternative cost."""
+
+    decision: Decision
+    plan: Cost
+    alternative: Alternative
+
+    def __str__(self) -> str:
+        decision = self.decision
+        size = _size(decision.bytes)
+        lines = [
+            f"{decision.name}:{decision.output} ({decision.op}, {size}) is {_IS[decision.action]}",
+            f"  why: {decision.reason}",
+            f"  the plan: {_size(self.plan.planned)} planned, {1000 * self.plan.seconds:.2f} ms of recomputation",
+        ]
+        opposite = _OPPOSITE[decision.action]
+        if self.alternative.alone is not None:
+            lines.append(f"  {opposite} instead: {self._cost(self.alternative.alone)}")
+        if self.alternative.together is not None:
+            lines.append(f"  {opposite} with {self.alternative.alike} alike: {self._cost(self.alternative.together)}")
+        if self.alternative.note:
+            lines.append(f"  note: {self.alternative.note}")
+        return "\n".join(lines)
+
+    def _cost(self, cost: Cost) -> str:
+        more, slower = cost.planned - self.plan.planned, cost.seconds - self.plan.seconds
+        change = f"{'-' if more < 0 else '+'}{_size(abs(more))}"
+        return (
+            f"{_size(cost.planned)} planned ({change}), {1000 * cost.seconds:.2f} ms of recomputation "
+            f"({1000 * slower:+.2f} ms)"
+        )
+
+
+@dataclass(frozen=True)
+class NotFused:
+    """The answer of `Plan.why` for a node at which patterns were nearly found: each with the reason why it was not."""
+
+    name: str
+    reasons: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.name} is no {pattern}: {reason}" for pattern, reason in self.reasons)
+
+
+def why(
+    name: str,
+    decisions: Sequence[Decision],
+    near_misses: Sequence[MissedFusion],
+    cost: Cost,
+    alternatives: Alternatives | None,
+) -> Why | NotFused:
+    """See `echo.plans.plan.Plan.why`: the answer from a plan's decisions, its near-misses and its cost."""
+    nodes = {name, name.rpartition(":")[0]}
+    missed = tuple((near_miss.pattern, near_miss.reason) for near_miss in near_misses if near_miss.name in nodes)
+    if missed and all(decision.name not in nodes for decision in decisions):
+        return NotFused(name, missed)
+    decision = _find(decisions, name)
+    alternative = Alternative(note=NOT_KNOWN) if alternatives is None else alternatives(decision)
+    if missed:
+        alternative = replace(
+            alternative,
+            note="; ".join([*([alternative.note] if alternative.note else []), str(NotFused(name, missed))]),
+        )
+    return Why(decision, cost, alternative)
+
+
+def _find(decisions: Sequence[Decision], name: str) -> Decision:
+    full = {f"{decision.name}:{decision.output}": decision for decision in decisions}
+    if name in full:
+        return full[name]
+    keys = [key for key, decision in full.items() if decision.name == name]
+    if len(keys) == 1:
+        return full[keys[0]]
+    if keys:
+        raise OptionError(f"{name!r} has {len(keys)} feature maps, expected one of {', '.join(keys[:8])}")
+    names = list(dict.fromkeys([*(decision.name for decision in decisions), *full]))
+    close = difflib.get_close_matches(str(name), names, n=4, cutoff=0.5)
+    hint = f", did you mean {', '.join(close)}" if close else ""
+    raise OptionError(f"no gradient reads a feature map named {name!r}: expected one of the plan's {len(full)}{hint}")
+
+
+def _size(count: int) -> str:
+    return size_text(count)

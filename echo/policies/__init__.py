@@ -1,18 +1,82 @@
-"""The policies: one strategy a file, one entry here; and functions of users as policies."""
+"""The registry of policies, its two policies of one line, and functions of users as policies."""
 
 from __future__ import annotations
 
+import numbers
+import operator
+from dataclasses import dataclass
+from typing import Any, Mapping
+
 from echo.errors import OptionError
-from echo.plans.options import PolicyFunction
-from echo.policies.all import All
+from echo.ir.schedule import RecomputeSchedule
+from echo.plans.options import PolicyFunction, policy_name
 from echo.policies.echo import Echo
 from echo.policies.ilp import IntegerProgram
 from echo.policies.mincut import Mincut
-from echo.policies.none import RecomputeNone
-from echo.policies.problem import Policy
+from echo.policies.problem import Policy, Problem
 from echo.policies.search import Search
 from echo.policies.sublinear import Sublinear
-from echo.policies.user_policy import UserPolicy
+
+
+@dataclass(frozen=True)
+class All:
+    """Recomputes all candidates; ignores the limits."""
+
+    name: str = "all"
+
+    def choose(self, problem: Problem) -> RecomputeSchedule:
+        return problem.splits(problem.candidates)
+
+
+@dataclass(frozen=True)
+class RecomputeNone:
+    """Recomputes only the nodes that the user insists on; ignores the limits."""
+
+    name: str = "none"
+
+    def choose(self, problem: Problem) -> RecomputeSchedule:
+        return {}
+
+
+@dataclass(frozen=True)
+class UserPolicy:
+    """A function of the user, whose schedules are checked."""
+
+    function: PolicyFunction
+
+    @property
+    def name(self) -> str:
+        return policy_name(self.function)
+
+    def choose(self, problem: Problem) -> RecomputeSchedule:
+        """Returns the function's schedule.
+
+        Raises:
+            OptionError: it is no schedule of this problem; the message names the node.
+        """
+        splits: Any = self.function(problem)
+        if not isinstance(splits, Mapping):
+            raise OptionError(f"policy {self.name}: expected a mapping from nodes to positions, got {splits!r}")
+        return dict(self._checked(problem, number, positions) for number, positions in splits.items())
+
+    def _checked(self, problem: Problem, number: Any, positions: Any) -> tuple[int, tuple[int, ...]]:
+        if not isinstance(number, numbers.Integral) or number not in problem.candidates:
+            raise OptionError(f"policy {self.name}: {number!r} is no candidate for recomputation, expected keys of "
+                              "`problem.candidates`")  # fmt: skip
+        name, nodes = problem.training.nodes[number].name, problem.training.nodes
+        try:
+            checked = tuple(map(operator.index, positions))
+        except TypeError:
+            raise OptionError(f"policy {self.name}: {name!r}: expected positions, got {positions!r}") from None
+        ascend = all(one < other for one, other in zip(checked, checked[1:]))
+        if not checked or not ascend or checked[0] < 0 or checked[-1] >= len(nodes) or nodes[checked[0]].forward:
+            raise OptionError(f"policy {self.name}: {name!r}: expected positions of backward nodes, ascending, "
+                              f"got {positions!r}")  # fmt: skip
+        if len(checked) > 1 and not problem.may_split:
+            raise OptionError(f"policy {self.name}: {name!r}: expected one position, since each node runs again at "
+                              f"most once here, got {positions!r}")  # fmt: skip
+        return int(number), checked
+
 
 POLICIES: tuple[Policy, ...] = (Search(), Echo(), Sublinear(), Mincut(), IntegerProgram(), All(), RecomputeNone())
 

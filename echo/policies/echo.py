@@ -1,9 +1,9 @@
 """The policy of the Echo paper (ISCA'20, sections 4 and 5): recompute cheap segments whose inputs are smaller.
 
 For each segment the nodes are taken from its end backwards: recomputing one more saves its feature map if a gradient
-reads it, and costs the stashing of inputs that were not stashed before. Only maps that a gradient needs are charged.
-Beyond the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one allowance
-for all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
+reads it, and costs the stashing of inputs that were not stashed before. Only feature maps that a gradient needs are
+charged. Beyond the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one
+allowance for all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.problem import Problem, Segment
+from echo.policies.problem import CandidateSegment, Problem
 
 
 @dataclass
@@ -69,12 +69,12 @@ class Echo:
 
 
 def _largest_map(problem: Problem) -> int:
-    # a gradient always needs room for one map alongside the stash: recomputing a single one costs nothing extra
+    # a gradient always needs room for one feature map alongside the stash: recomputing a single one costs nothing extra
     return max((problem.training.type_of(e[0]).bytes for e in problem.candidates.values()), default=0)
 
 
 def _allowances(smallest: int, ladders: list[_Ladder]) -> list[int]:
-    """Allowances from one map to the most that any segment could use, each a quarter more than the one before."""
+    """Allowances from one feature map to the most that a segment could use, each a quarter more than the last."""
     largest = max((step.transient for ladder in ladders for step in ladder.steps), default=0)
     allowances = [smallest]
     while 0 < allowances[-1] < largest:
@@ -98,7 +98,7 @@ def _within_time(steps: list[_Step], max_seconds: float | None) -> list[_Step]:
     return taken
 
 
-def _ladder(problem: Problem, segment: Segment) -> _Ladder:
+def _ladder(problem: Problem, segment: CandidateSegment) -> _Ladder:
     """The ladder of the last 1, 2, 3, ... nodes of a segment that gradients need."""
     training = problem.training
     walk = _Walk(stashed=_stash_around(training, problem, segment))
@@ -106,7 +106,7 @@ def _ladder(problem: Problem, segment: Segment) -> _Ladder:
     for number in reversed(segment.nodes):
         outputs = problem.candidates[number]
         if not any(entry in walk.stashed for entry in outputs):
-            continue  # no gradient needs it, directly or to recompute another map
+            continue  # no gradient needs it, directly or to recompute another feature map
         _recompute(training, problem, walk, number)
         ladder.nodes.append(number)
         if walk.saved > (ladder.steps[-1].saved if ladder.steps else 0):
@@ -115,7 +115,7 @@ def _ladder(problem: Problem, segment: Segment) -> _Ladder:
     return ladder
 
 
-def _stash_around(training: TrainingGraph, problem: Problem, segment: Segment) -> set[Entry]:
+def _stash_around(training: TrainingGraph, problem: Problem, segment: CandidateSegment) -> set[Entry]:
     """The inputs and outputs of a segment's nodes that gradients read, and that are therefore stashed."""
     around = {Entry(e.node, e.index) for number in segment.nodes for e in training.nodes[number].inputs}
     around |= {entry for number in segment.nodes for entry in problem.candidates[number]}
@@ -123,7 +123,7 @@ def _stash_around(training: TrainingGraph, problem: Problem, segment: Segment) -
 
 
 def _recompute(training: TrainingGraph, problem: Problem, walk: _Walk, number: int) -> None:
-    walk.seconds += problem.overhead.seconds[number]
+    walk.seconds += problem.costs.seconds[number]
     for entry in problem.candidates[number]:
         size = training.type_of(entry).bytes
         walk.transient += size

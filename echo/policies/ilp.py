@@ -2,7 +2,7 @@
 
 `echo.policies.solvers.milp` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install
 mxnet-echo[ilp]``. It counts live bytes without work in place, which is exact for graphs that come as data
-(`echo.ir.data_graph`); on MXNet's graphs it is an approximation, and callers have to evaluate the result.
+(`echo.policies.data_graph`); on MXNet's graphs it is an approximation, and callers have to evaluate the result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_BINARIES = 10_000
 _TOLERANCE = 1e-9  # the part of a budget by which a solution may exceed it: below a gigabyte, less than a byte
 
 
-class Solved(NamedTuple):
+class SolvedModel(NamedTuple):
     """A schedule, and ``gap``, the part of its objective that a better one might save; 0 where it is proven optimal.
 
     ``bytes`` is the peak as the program counts it, None where a budget was given.
@@ -65,7 +65,7 @@ class IntegerProgram:
             )  # fmt: skip
         return solved.splits
 
-    def solve(self, problem: Problem) -> Solved:
+    def solve(self, problem: Problem) -> SolvedModel:
         """The best schedule that was found, and its gap.
 
         Raises:
@@ -81,7 +81,7 @@ class IntegerProgram:
                 f"got {size:,}; 'search' plans graphs of any size"
             )
         if not problem.candidates:
-            return Solved({}, 0.0)
+            return SolvedModel({}, 0.0)
         end = min(time.monotonic() + self.time_limit, problem.deadline.at)
         if problem.max_bytes is not None:
             solved = self._run(solver, end, problem, problem.max_bytes, problem.max_seconds)
@@ -89,14 +89,14 @@ class IntegerProgram:
                 return solved
         return self._smallest(solver, end, problem)
 
-    def _smallest(self, solver: Any, end: float, problem: Problem) -> Solved:
+    def _smallest(self, solver: Any, end: float, problem: Problem) -> SolvedModel:
         # a budget out of reach outranks the bound on time
         seconds = problem.max_seconds if problem.max_bytes is None else None
         least = self._run(solver, end, problem, None, seconds)
         if least is None:
-            return Solved({}, float("inf"))
+            return SolvedModel({}, float("inf"))
         fastest = self._run(solver, end, problem, least.bytes, seconds, least.splits)
-        return least if fastest is None else Solved(fastest.splits, max(least.gap, fastest.gap))
+        return least if fastest is None else SolvedModel(fastest.splits, max(least.gap, fastest.gap))
 
     def _run(
         self,
@@ -106,11 +106,11 @@ class IntegerProgram:
         max_bytes: int | None,
         max_seconds: float | None,
         start: RecomputeSchedule | None = None,
-    ) -> Solved | None:
+    ) -> SolvedModel | None:
         """Solves one program until ``end``; None where it found no schedule."""
         from echo.policies.solvers.milp import Model
 
-        if start is None and problem.may_split and not problem.forced:
+        if start is None and problem.may_split and not problem.must_recompute:
             start = RuinRecreate().choose(replace(problem, max_bytes=max_bytes, max_seconds=max_seconds))
         model = Model(problem, max_bytes, max_seconds)
         left = end - time.monotonic()
@@ -137,15 +137,15 @@ class IntegerProgram:
             return None
         gap = 0.0 if highs.getModelStatus() == solver.HighsModelStatus.kOptimal else float(info.mip_gap)
         values = highs.getSolution().col_value
-        return Solved(model.splits_of(values), gap, model.bytes_of(values))
+        return SolvedModel(model.splits_of(values), gap, model.bytes_of(values))
 
     def _unsolved(
         self, problem: Problem, start: RecomputeSchedule, max_bytes: int | None, max_seconds: float | None
-    ) -> Solved | None:
+    ) -> SolvedModel | None:
         """The schedule from which a program would have started, None where that breaks a limit."""
         limited = replace(problem, max_bytes=max_bytes, max_seconds=max_seconds)
         value = problem.value(start)
-        return Solved(start, float("inf"), value.bytes) if limited.keeps(value) else None
+        return SolvedModel(start, float("inf"), value.bytes) if limited.keeps(value) else None
 
 
 def _run_apart(highs: Any) -> None:

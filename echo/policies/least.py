@@ -8,8 +8,8 @@ from typing import Callable, Generic, Iterable, Protocol, Sequence, TypeVar
 
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
+from echo.policies.mincut import least_bytes
 from echo.policies.problem import Problem
-from echo.policies.solvers.min_cut import least_bytes
 from echo.system.process import Deadline
 
 # Schedules that earlier searches ended with: a least that was named to the user is met when it is asked for.

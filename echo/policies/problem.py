@@ -12,7 +12,7 @@ from echo.estimators.cost_model import CostModel
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, once
-from echo.ir.training_graph import ASSIGNED, EXECUTOR, PEAK, TrainingGraph
+from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph
 from echo.policies.equivalence_classes import roles
 from echo.system.process import NEVER, Deadline, DeadlineExceeded
 
@@ -20,7 +20,7 @@ from echo.system.process import NEVER, Deadline, DeadlineExceeded
 
 
 @dataclass(frozen=True)
-class Segment:
+class CandidateSegment:
     """Node numbers in execution order."""
 
     nodes: tuple[int, ...]
@@ -30,7 +30,7 @@ class Segment:
 class Segments:
     """All segments of a training graph, in the order of their first nodes."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[CandidateSegment, ...]
 
 
 def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...]]) -> Segments:
@@ -55,7 +55,7 @@ def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...
     groups: dict[int, list[int]] = {}
     for number in numbers:
         groups.setdefault(root_of(number), []).append(number)
-    return Segments(tuple(Segment(tuple(group)) for group in groups.values()))
+    return Segments(tuple(CandidateSegment(tuple(group)) for group in groups.values()))
 
 
 # Starts a search from the choice for another graph of the same model: twenty buckets do not cost twenty searches.
@@ -85,7 +85,7 @@ class WarmStart:
     def of(
         training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], splits: RecomputeSchedule | None = None
     ) -> WarmStart:
-        """The warm start that the ``chosen`` among these nodes give, and the schedule in which they run again."""
+        """The warm start that the ``chosen`` among these nodes give, and the schedule in which they are recomputed."""
         numbers = list(nodes)
         levels = []
         for colours in roles(training, _ROLE_ROUNDS):
@@ -140,21 +140,21 @@ class Problem:
     """One training graph, the candidates for recomputation, and the limits.
 
     ``candidates`` maps each node that the policy may choose to its recomputable entries, ``segments`` groups them
-    between compute-heavy operators; ``forced`` are entries that the user insists on. ``max_seconds`` bounds the
+    between compute-heavy operators; ``must_recompute`` are entries that the user insists on. ``max_seconds`` bounds the
     recomputation in a step, ``max_bytes`` the planned memory: the policy aims at the fastest choice within
     ``max_bytes``, without it at the smallest. ``match_ranges[0]`` is the one that MXNet uses by itself; where
-    ``assigns``, echo's own storage assignment is another way to plan storage (`ASSIGNED`), with ``assigned_only`` the
-    only one. ``effort`` bounds the work of a search, in visited nodes; a ``warm_start`` shortens it. With ``once``, a
-    node may run again once, for all backward nodes: MXNet's own attributes cannot say more. Searches end at the
-    ``deadline``.
+    ``assigns``, echo's own storage assignment is another way to plan storage (`StorageStrategy.ASSIGNED`), with
+    ``assigned_only`` the only one. ``effort`` bounds the work of a search, in visited nodes; a ``warm_start`` shortens
+    it. With ``once``, a node may be recomputed once, for all backward nodes: MXNet's own attributes cannot say more.
+    Searches end at the ``deadline``.
     """
 
     training: TrainingGraph
-    overhead: CostModel
+    costs: CostModel
     evaluator: Evaluator
     candidates: Mapping[int, tuple[Entry, ...]]
     segments: Segments
-    forced: frozenset[Entry]
+    must_recompute: frozenset[Entry]
     match_ranges: tuple[int, ...]
     max_seconds: float | None = None
     max_bytes: int | None = None
@@ -168,15 +168,15 @@ class Problem:
 
     @property
     def all_ranges(self) -> tuple[int, ...]:
-        """The match ranges by which storage can be planned, with `ASSIGNED` for echo's own assignment."""
+        """The match ranges by which storage can be planned, and `StorageStrategy.ASSIGNED` where echo may assign it."""
         if self.assigned_only:
-            return (ASSIGNED,)
-        return (*self.match_ranges, ASSIGNED) if self.assigns else self.match_ranges
+            return (StorageStrategy.ASSIGNED,)
+        return (*self.match_ranges, StorageStrategy.ASSIGNED) if self.assigns else self.match_ranges
 
     def choice(self, nodes: Sequence[int] = ()) -> Choice:
-        """The choice that recomputes these candidates and the forced entries."""
+        """The choice that recomputes these candidates, and the entries that must be recomputed."""
         choice = np.zeros(self.evaluator.entries, np.uint8)
-        for entry in self.forced:
+        for entry in self.must_recompute:
             choice[self.training.entry_id(entry)] = 1
         for node in nodes:
             choice[self.entry_ids(node)] = 1
@@ -188,11 +188,11 @@ class Problem:
 
     @property
     def may_split(self) -> bool:
-        """Whether nodes may run again several times, anywhere; not in a CachedOp, which plans each pass by itself."""
-        return not self.once and self.training.runner == EXECUTOR
+        """Whether nodes may be recomputed several times: not in a CachedOp, which plans each pass by itself."""
+        return not self.once and self.training.runner == Runner.EXECUTOR
 
     def splits(self, nodes: Iterable[int]) -> RecomputeSchedule:
-        """Returns the schedule in which each of these nodes runs again once."""
+        """Returns the schedule in which each of these nodes is recomputed once."""
         return once(self.training, nodes)
 
     def chosen(self, choice: Choice) -> RecomputeSchedule:
@@ -223,7 +223,7 @@ class Problem:
 
 
 class Policy(Protocol):
-    """A strategy: returns the candidates that run again, and where."""
+    """A strategy: returns the candidates that are recomputed, and where."""
 
     @property
     def name(self) -> str: ...
@@ -268,7 +268,7 @@ class _Timed:
             raise DeadlineExceeded
         evaluation = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
         exact = limit is None or evaluation.bytes <= limit
-        if exact and PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:
+        if exact and StorageStrategy.PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:
             self._rank = self._problem.rank(evaluation)
             # a copy: a function of the user may go on with the same dictionary
             copied = None if splits is None else {node: tuple(at) for node, at in splits.items()}

@@ -1,10 +1,10 @@
 """The default policy: a hill climb over classes of nodes, refined by schedules.
 
 The climb (`echo.policies.solvers.hill_climb`) decides for whole classes of equivalent nodes, which repeat over time
-steps or layers. Its choice is refined by schedules in which nodes run again where they are read
+steps or layers. Its choice is refined by schedules in which nodes are recomputed where they are read
 (`echo.policies.solvers.ruin_recreate`). With a budget, such schedules come first, and start from the values for which
 the budget has room (`echo.policies.solvers.ruin_recreate`); where they keep it, there is no climb. Nor is there one
-where compute-heavy operators may run again. Graphs so small that it is cheaper have every choice tried.
+where compute-heavy operators may be recomputed. Graphs so small that it is cheaper have every choice tried.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _smallest(problem: Problem) -> RecomputeSchedule:
 
 
 def _runs_heavy(problem: Problem) -> bool:
-    """Whether compute-heavy operators may run again, any number of times."""
-    return can_fit(problem) and any(spec(problem.training.nodes[node].op).heavy for node in problem.candidates)
+    """Whether compute-heavy operators may be recomputed, any number of times."""
+    return can_fit(problem) and any(spec(problem.training.nodes[node].op).cost.heavy for node in problem.candidates)
 
 
 def _best_of_all(problem: Problem) -> Choice:

@@ -85,22 +85,22 @@ class Cutter:
 
     def splits(self, shares: Sequence[float], depth: int) -> RecomputeSchedule:
         """The schedule of segments that have these shares of the bytes, at each of ``depth`` levels."""
-        slots_of: dict[int, set[int]] = defaultdict(set)
+        positions_of: dict[int, set[int]] = defaultdict(set)
         work = [(0, len(self.nodes), list(range(len(self.nodes))), depth)]
         while work:
             begin, end, dropped, levels = work.pop()
             for left, right, inner in self._segments(begin, end, dropped, shares):
                 reads = [self.first_backward[node] for node in inner if self.first_backward[node]]
                 if not reads:
-                    continue  # no gradient reads a map of this segment
+                    continue  # no gradient reads a feature map of this segment
                 start = min(reads)
                 for node in inner:
-                    slots_of[self.nodes[node]].add(start)
+                    positions_of[self.nodes[node]].add(start)
                 if levels > 1 and right - left > 1:
                     work.append((left, right, inner, levels - 1))
         if not self.problem.may_split:
-            return self.problem.splits(slots_of)
-        return {node: tuple(sorted(slots)) for node, slots in sorted(slots_of.items())}
+            return self.problem.splits(positions_of)
+        return {node: tuple(sorted(positions)) for node, positions in sorted(positions_of.items())}
 
     def _segments(
         self, begin: int, end: int, dropped: Sequence[int], shares: Sequence[float]

@@ -1,4 +1,4 @@
-"""The predicted peak of a training process, without echo and with it, from a plan (`echo.estimators.process`)."""
+"""The predicted peak of a training process, without echo and with it, from a plan (`echo.estimators.footprint`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Iterator
 
 import numpy as np
 
-from echo.estimators import process as peaks
+from echo.estimators import footprint as peaks
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED
+from echo.ir.training_graph import Runner
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES, Memory
 from echo.plans.plan import Plan
 from echo.system.terminal import size_text
@@ -66,7 +66,7 @@ def foreseen(plan: Plan, process: Process) -> Foreseen | None:
     echo = peaks.process_peak(parts, process.peak and process.peak + parts[peaks.HOLES])
     stock = _parts(plan, plan.before, process, stock_spaces)
     stock[peaks.HELD] = max(stock[peaks.HELD] - process.own, 0)
-    if plan.key.runner != DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
+    if plan.key.runner != Runner.DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
         stock[peaks.SEEN] = echo.parts.get(peaks.SEEN, 0)
     return Foreseen(peaks.process_peak(stock), echo)
 
@@ -76,7 +76,7 @@ def of_symbol(plan: Plan) -> Foreseen | None:
 
     Module keeps the weights in host arrays next to those of its executor.
     """
-    if plan.key.runner != EXECUTOR:
+    if plan.key.runner != Runner.EXECUTOR:
         return None
     nodes = peaks.NODE_BYTES * sum(plan.key.operators.values())
     held = peaks.IMPORTED_BYTES + nodes + plan.before.static.get(WEIGHTS, 0)
@@ -106,7 +106,7 @@ def _parts(plan: Plan, memory: Memory, process: Process, spaces: int) -> dict[st
         **others,
         peaks.OUTSIDE: peaks.OUTPUT_COPIES * process.outputs,
         peaks.SPACES: peaks.space_bytes(_largest(plan), spaces),
-        peaks.HOLES: peaks.hole_bytes(memory.planned, plan.key.runner == DYNAMIC),
+        peaks.HOLES: peaks.hole_bytes(memory.planned, plan.key.runner == Runner.DYNAMIC),
         peaks.CODE: peaks.CODE_BYTES,
     }
 
@@ -128,5 +128,5 @@ def _spaces(plan: Plan) -> tuple[int, int]:
     """The number of temporary spaces of one graph in MXNet's own process, and in one with echo."""
     runner, settings = plan.key.runner, plan.key.settings
     given = os.environ.get(_SPACES_VARIABLE, "")
-    default = int(given) if given.isdigit() and int(given) else {EXECUTOR: 1, SHAPED: 2}.get(runner, 4)
+    default = int(given) if given.isdigit() and int(given) else {Runner.EXECUTOR: 1, Runner.SHAPED: 2}.get(runner, 4)
     return default, int(settings.get(_SPACES_VARIABLE, default))

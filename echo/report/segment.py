@@ -127,13 +127,13 @@ class _Facts:
                     self.readers[source].add(number)
                     self.beside[source].add(number)
                     self.beside[number].add(source)
-                elif place not in node.ignored:
+                elif place not in node.shape_only:
                     kept.add(entry.node)
                     self.read.update(() if number in original else (source,))
         self.role = {number: self._role(number, again, kept) for number in sorted(forward)}
 
     def _role(self, number: int, again: set[int], kept: set[int]) -> str:
-        if spec(self._training.nodes[number].op).heavy:
+        if spec(self._training.nodes[number].op).cost.heavy:
             return HEAVY
         return RECOMPUTED if number in again else STASHED if number in kept else FREED
 

@@ -13,8 +13,8 @@ from mxnet.gluon import Block
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError, UnsupportedError, did_you_mean
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.install import check_version
-from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.ir.graph import Graph
 from echo.plans.frontier import Frontier
@@ -24,8 +24,8 @@ from echo.plans.variables import warn_of_misspelt
 from echo.report.profile import Profile
 from echo.runtime import bind_plan
 from echo.runtime.bind import optimize_symbol
-from echo.runtime.bind_plan import session_of
-from echo.runtime.gluon import optimize_block, session_of_block
+from echo.runtime.bind_plan import framework_of
+from echo.runtime.gluon import framework_of_block, optimize_block
 from echo.runtime.profile import budget_frontier
 from echo.runtime.profile import profile as profiled
 from echo.system.files import shortened
@@ -142,15 +142,15 @@ def optimize(symbol: Any, **keywords: Any) -> Any:
 def plan(symbol: Any, **keywords: Any) -> Plan:
     """See `echo.plan`."""
     with without_garbage_collection():
-        options, session = _ready(symbol, keywords)
-        return bind_plan.PLANNER.plan(session, options).plan
+        options, make_framework = _ready(symbol, keywords)
+        return bind_plan.PLANNER.plan(make_framework, options).plan
 
 
 def profile(symbol: Any, compare: Iterable[str], run: bool, budgets: int, **keywords: Any) -> Profile:
     """See `echo.profile`."""
     with without_garbage_collection():
-        options, session = _ready(symbol, keywords)
-        return profiled(session, options, compare, run, budgets)
+        options, make_framework = _ready(symbol, keywords)
+        return profiled(make_framework, options, compare, run, budgets)
 
 
 def frontier(symbol: Any, budgets: int, **keywords: Any) -> Frontier:
@@ -158,19 +158,19 @@ def frontier(symbol: Any, budgets: int, **keywords: Any) -> Frontier:
     for name in ("memory_budget", "max_overhead", "plan"):
         if name in keywords["arrays"]:
             raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
-    options, session = _ready(symbol, {**keywords, "max_overhead": None})
-    return budget_frontier(session, options, budgets)
+    options, make_framework = _ready(symbol, {**keywords, "max_overhead": None})
+    return budget_frontier(make_framework, options, budgets)
 
 
 def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetFramework]]:
-    """The options, and the session of a symbol or a block, both read from the user's keyword arguments."""
+    """The options, and what makes the framework of a symbol or a block, both from the user's keyword arguments."""
     if isinstance(symbol, Block):
         check_version()
         for name in ("grad_req", "type_dict"):
             if keywords[name] is not None:
                 raise OptionError(f"{name}: the parameters of a block have their own, expected none")
         context = _context(mx.context.current_context() if keywords["ctx"] is None else keywords["ctx"])
-        return _options(keywords), session_of_block(symbol, _shapes_of(keywords), context)
+        return _options(keywords), framework_of_block(symbol, _shapes_of(keywords), context)
     options, bind, shapes = _split(symbol, keywords)
     return options, _session(*without_marks(symbol, graph_of(symbol)), bind, shapes)
 
@@ -199,7 +199,7 @@ def _session(
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
     ctx = _context(bind.get("ctx", mx.context.current_context()))
-    return session_of(graph, lambda: binding, ctx)
+    return framework_of(graph, lambda: binding, ctx)
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:

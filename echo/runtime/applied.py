@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Protocol, Sequen
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
@@ -84,7 +84,7 @@ class Applied:
 
     @cached_property
     def marked(self) -> frozenset[str]:
-        """The operators of the nodes that run again."""
+        """The operators of the nodes that are recomputed."""
         return frozenset(self.graph.nodes[number].op for number in marked(self.base, self.graph))
 
     @cached_property
@@ -116,14 +116,14 @@ class Applied:
 
     @cached_property
     def has_masks(self) -> bool:
-        """Whether some node runs again as a product with its mask, which there is in training alone."""
-        return any(spec(op).clone_op for op in self.marked)
+        """Whether some node is recomputed as a product with its mask, which there is in training alone."""
+        return any(spec(op).safety.clone_op for op in self.marked)
 
     @cached_property
     def mode_dependent(self) -> frozenset[str]:
-        """The operators that run again and have to do so in the mode of the forward pass."""
+        """The operators that have to be recomputed in the mode of the forward pass."""
         recomputed = (self.graph.nodes[number] for number in marked(self.base, self.graph))
-        return frozenset(node.op for node in recomputed if spec(node.op).train_mode_sensitive(node.attrs))
+        return frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
 
 
 # The memory that executors share, as the lengths of a BucketingModule do: the chunks that a bind reuses, and adds.
@@ -171,7 +171,7 @@ def _aligned(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Leader:
+class BoundLeader:
     """A bind whose choice another bind of the same model may follow: ``graph`` is ``base`` with the marks of a plan."""
 
     base: Graph
@@ -194,9 +194,9 @@ class Leader:
         return self._warm_starts[options.key]
 
     def _warm_start(self, options: Options) -> WarmStart:
-        session = MxnetFramework(self.base, self.binding, self.ctx)
-        training = session.differentiate()
-        candidates = FindCandidates().run(Request(self.base, options, session), training)
+        framework = MxnetFramework(self.base, self.binding, self.ctx)
+        training = framework.differentiate()
+        candidates = FindCandidates().run(Request(self.base, options, framework), training)
         recomputed = marked(self.base, self.graph)
         chosen = {number for number, node in training.operators() if node.forward and node.user in recomputed}
         return WarmStart.of(training, candidates.light, chosen)

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import functools
 import logging
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import AbstractSet, Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import mxnet as mx
 from mxnet import autograd
@@ -16,10 +16,11 @@ from mxnet.symbol import Symbol
 from echo import native
 from echo.errors import ChangedInputError, EchoError, NativeError, UnsupportedError
 from echo.frontend import mxnet_settings
-from echo.ir.graph import Graph
+from echo.ir.graph import PREFIX, Entry, Graph, Node
+from echo.ir.op_spec import NEVER, PLAN_ATTRIBUTE
+from echo.ir.ops import spec
 from echo.native import watch
 from echo.native.watch import Record
-from echo.passes.recompute_inputs import MIXTURE, texts, variables_read_in_backward, written
 from echo.runtime.patches import PATCHES
 
 # Gluon's backward passes that would be wrong are refused: in another mode than forward, or of arrays written since.
@@ -35,7 +36,7 @@ _NOTE = "__echo_trained__"
 
 
 def note(output: Any, operators: Iterable[str]) -> None:
-    """Notes which operators the gradients of a pass just recorded in training run again; ``output`` is one of its own.
+    """Notes which operators the gradients of a pass just recorded in training recompute; ``output`` is one of its own.
 
     From then on an inference backward pass through it raises `UnsupportedError`.
     """
@@ -100,9 +101,9 @@ def _refuse(operators: set[str]) -> None:
 
 # Parameters and inputs that change between forward and backward: refused where the plan reads them again.
 #
-# A plan computes maps again from arrays as they are in backward. `watch_of` says which arrays of a bound graph these
-# are, most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and backward
-# first checks that they were not written since.
+# A plan recomputes feature maps from arrays as they are in backward. `watch_of` says which arrays of a bound graph
+# these are, most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and
+# backward first checks that they were not written since.
 
 logger = logging.getLogger("echo")
 
@@ -125,7 +126,7 @@ class InputWatch:
 
 def watch_of(graph: Graph, user: Graph, names: Sequence[str]) -> InputWatch | None:
     """The watch of a graph, bound for the user's with inputs of these names; None where nothing is read again."""
-    messages = texts(graph, variables_read_in_backward(graph, user))
+    messages = messages_of(graph, variables_read_in_backward(graph, user))
     places = [place for place, name in enumerate(names) if name in messages]
     return _input_watch(places, [messages[names[place]] for place in places], digests=True)
 
@@ -136,8 +137,8 @@ def watch_of_all(names: Sequence[str], mode: bool) -> InputWatch | None:
     Backward seldom repeats a training pass, which is not to take longer for it. Inference passes get digests, since
     oneDNN writes weights again there.
     """
-    why = f"backward in another mode than forward repeats the forward pass: {MIXTURE}. Write it after backward"
-    return _input_watch(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
+    why = f"backward in another mode than forward repeats the forward pass: {_MIXTURE}. Write it after backward"
+    return _input_watch(range(len(names)), [f"{written_early(name)}, and {why}" for name in names], digests=not mode)
 
 
 def _input_watch(places: Sequence[int], messages: Sequence[str], digests: bool) -> InputWatch | None:
@@ -210,3 +211,73 @@ def _try(library: watch.Library) -> None:
     array[1, 2] = 7
     if counted != 1 or same or noted.changed() != "row":
         raise NativeError(f"expected to see an array change, got {counted} writes, {same!r} and {noted.changed()!r}")
+
+
+# Which variables a plan reads in backward where MXNet's own gradients read feature maps of the forward pass, or the
+# other way round.
+
+_MIXTURE = "the gradients would be those of a mixture of old and new values"
+
+
+def variables_read_in_backward(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
+    """The variables of a graph as it is bound that nodes read at another time than in the user's, with those nodes.
+
+    These are nodes that are recomputed, and fused operators, whose gradients recompute their feature maps; and of fused
+    operators and products that were put together also what they read through nodes that are not the user's, as a copy:
+    his gradients may read the variable itself in backward.
+    """
+    names = {node.name for node in user.nodes}
+    new_nodes = {number for number, node in enumerate(graph.nodes) if node.name not in names}
+    readers: dict[int, list[int]] = {}
+    for number, node in enumerate(graph.nodes):
+        fused = node.op.startswith(PREFIX)
+        for place, entry in enumerate(node.inputs):
+            again = (PLAN_ATTRIBUTE in node.attrs or fused) and graph.nodes[entry.node].is_variable
+            copied = entry.node in new_nodes and (fused or (number in new_nodes and spec(node.op).cost.heavy))
+            for variable in _above(graph, entry, new_nodes) if (again or copied) and _reads(node, place) else ():
+                readers.setdefault(variable, []).append(number)
+    return {variable: tuple(dict.fromkeys(numbers)) for variable, numbers in sorted(readers.items())}
+
+
+def _above(graph: Graph, entry: Entry, new_nodes: AbstractSet[int]) -> Iterator[int]:
+    """The variables that an entry is, or whose numbers it is made of by nodes that are not the user's."""
+    seen, above = set(), [entry.node]
+    while above:
+        number = above.pop()
+        node = graph.nodes[number]
+        if number in seen:
+            continue
+        seen.add(number)
+        if node.is_variable:
+            yield number
+        elif number in new_nodes:
+            above += [source.node for place, source in enumerate(node.inputs) if _reads(node, place)]
+
+
+def _reads(node: Node, place: int) -> bool:
+    """Whether a result depends on an input that can be watched."""
+    return not spec(node.op).safety.exempt_from_write_check.get(place, NEVER)(node.attrs)
+
+
+def written_early(name: str) -> str:
+    """The beginning of a message about a variable that was written too early."""
+    return f"{name!r} was written between a forward pass and its backward pass"
+
+
+def messages_of(graph: Graph, again: Mapping[int, tuple[int, ...]]) -> dict[str, str]:
+    """A message for each of these variables, by its name, in case that it is written too early."""
+    return {graph.nodes[number].name: _text(graph, number, readers) for number, readers in again.items()}
+
+
+def _text(graph: Graph, variable: int, readers: tuple[int, ...]) -> str:
+    first = graph.nodes[readers[0]]
+    more = f" and {len(readers) - 1} more" if len(readers) > 1 else ""
+    fused = [graph.nodes[number].name for number in readers if graph.nodes[number].op.startswith(PREFIX)]
+    kept = tuple(graph.nodes[number].name for number in readers if graph.nodes[number].name not in fused)
+    shown = f"keep={kept[:3] if len(kept) < 4 else (*kept[:3], '...')}" if kept else ""
+    options = " and ".join(option for option in (shown, "fuse=False" if fused else "") if option)
+    return (
+        f"{written_early(graph.nodes[variable].name)}, and the plan computes {first.name!r} ({first.op}){more} from it "
+        f"again in backward: {_MIXTURE}. Write it after backward, or plan with {options}, or train without echo "
+        "(ECHO=0)"
+    )

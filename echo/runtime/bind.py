@@ -14,14 +14,14 @@ from mxnet.symbol import Symbol
 from echo.estimators.inplace import with_layout_copies
 from echo.frontend import mxnet_settings
 from echo.frontend.capture import bind_without_memory, training_graph
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.mxnet_settings import match_range, unfused
-from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import Binding, graph_from, symbol_of, text_of, without_marks
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm, Rewritten
-from echo.planning.plan_cache import Found
+from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind_request
@@ -104,7 +104,7 @@ def _bound(user: Symbol, request: BindRequest, rebinder: Rebinder, choice: BindP
     return executor
 
 
-def as_it_is(request: BindRequest) -> mx.executor.Executor:
+def bind_unmodified(request: BindRequest) -> mx.executor.Executor:
     """Has MXNet bind the user's own symbol, without a plan."""
     with own_binds():
         return request.call(plain(request.symbol))
@@ -157,7 +157,7 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         on_error = RaiseUnmetRequests(self.options)
         return on_error(
             lambda options: with_plan(request, options, on_error, self.graph, self.plans.append),
-            lambda: as_it_is(request),
+            lambda: bind_unmodified(request),
         )
 
 
@@ -185,7 +185,7 @@ class Rebinder:
     record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
-        def plan(options: Options) -> Found | None:
+        def plan(options: Options) -> PlannedGraph | None:
             followed = follow_plan(self.user, lambda: binding, self.ctx, options)
             if followed is not None:
                 return followed

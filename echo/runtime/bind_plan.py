@@ -11,14 +11,14 @@ import mxnet as mx
 
 from echo import native
 from echo.frontend.capture import chunk_bytes
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
-from echo.ir.training_graph import EXECUTOR
-from echo.planning.plan_cache import Found
+from echo.ir.training_graph import Runner
 from echo.planning.planner import Planner
+from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
-from echo.runtime.applied import Leader, Pool
+from echo.runtime.applied import BoundLeader, Pool
 from echo.runtime.bind_request import BindRequest, binding_of
 from echo.runtime.executor import PlannedExecutor
 from echo.runtime.foresight import FORESIGHT
@@ -32,7 +32,7 @@ PLANNER = Planner()  # of the process
 class BindPlan(NamedTuple):
     """The plan to bind with, None where there is none, and the pool of the new executor, where it is known."""
 
-    planned: Found | None = None
+    planned: PlannedGraph | None = None
     pool: Pool | None = None
 
 
@@ -44,12 +44,12 @@ def plan_bind(graph: Graph, request: BindRequest, options: Options, details: boo
 
     A bind that shares a pool follows the choice of the pool's owner, unless a plan of its own makes the pool grow less.
     """
-    session = session_of(graph, request.binding, request.ctx)
+    make_framework = framework_of(graph, request.binding, request.ctx)
 
-    def find(leader: Leader | None) -> Found | None:
-        return _plan(session, options, details, leader)
+    def find(leader: BoundLeader | None) -> PlannedGraph | None:
+        return _plan(make_framework, options, details, leader)
 
-    def chunks_of(planned: Found) -> Sequence[int]:
+    def chunks_of(planned: PlannedGraph) -> Sequence[int]:
         if planned.chunks is not None:
             return planned.chunks
         return chunk_bytes(symbol_of(planned.graph), request.binding(), request.ctx)
@@ -73,54 +73,54 @@ def find_plan(
     binding: Callable[[], Binding],
     ctx: mx.Context,
     options: Options,
-    runner: str = EXECUTOR,
+    runner: Runner = Runner.EXECUTOR,
     details: bool = True,
     further: bool = False,
-) -> Found | None:
+) -> PlannedGraph | None:
     """The plan of a graph that is bound like this; the summary of the process counts it. None inside of an operator.
 
     ``further`` shapes of a model are paid for as `Planner.plan` says.
     """
-    planned = _plan(session_of(graph, binding, ctx, runner), options, details, further=further)
+    planned = _plan(framework_of(graph, binding, ctx, runner), options, details, further=further)
     _tell(planned)
     return planned
 
 
 def follow_plan(
-    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: str = EXECUTOR
-) -> Found | None:
+    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: Runner = Runner.EXECUTOR
+) -> PlannedGraph | None:
     """As `find_plan`, without a search: the plan of other shapes of this graph; None if it does not hold for these."""
     if inside_operator() or not PLANNER.may_follow(options):
         return None
-    planned = PLANNER.follow(session_of(graph, binding, ctx, runner), options)
+    planned = PLANNER.follow(framework_of(graph, binding, ctx, runner), options)
     _tell(planned)
     return planned
 
 
-def _tell(planned: Found | None) -> None:
+def _tell(planned: PlannedGraph | None) -> None:
     if planned is not None:
         PLANNER.summary.add(planned.plan)
         FORESIGHT.planned(planned.plan)
 
 
-def session_of(
-    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: str = EXECUTOR
+def framework_of(
+    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: Runner = Runner.EXECUTOR
 ) -> Callable[[], MxnetFramework]:
-    """The session of a graph that is bound like this, made when it is first asked for."""
+    """Returns what makes the framework of a graph that is bound like this, once it is needed."""
     return functools.lru_cache(maxsize=None)(lambda: MxnetFramework(graph, binding(), ctx, runner))
 
 
 def _plan(
-    session: Callable[[], MxnetFramework],
+    make_framework: Callable[[], MxnetFramework],
     options: Options,
     details: bool,
-    leader: Leader | None = None,
+    leader: BoundLeader | None = None,
     further: bool = False,
-) -> Found | None:
+) -> PlannedGraph | None:
     if inside_operator():
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
-    return PLANNER.plan(session, options, details, leader, further)
+    return PLANNER.plan(make_framework, options, details, leader, further)
 
 
 def inside_operator() -> bool:
@@ -142,11 +142,11 @@ def pool_of(executor: mx.executor.Executor | None, ctx: mx.Context) -> Pool | No
     return executor._pool
 
 
-def leader_of(executor: mx.executor.Executor) -> Leader | None:
+def leader_of(executor: mx.executor.Executor) -> BoundLeader | None:
     """This executor as a leader of others, None where its graph has no marks of a plan."""
     if not isinstance(executor, PlannedExecutor) or executor._applied.graph == executor._applied.base:
         return None
     if executor._leader is None:
         applied = executor._applied
-        executor._leader = Leader(applied.base, applied.graph, binding_of(executor), executor._ctx)
+        executor._leader = BoundLeader(applied.base, applied.graph, binding_of(executor), executor._ctx)
     return executor._leader

@@ -8,31 +8,34 @@ a CachedOp of the rewritten symbol. The block's own graph stays the user's, and 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Sequence, Tuple
 
+import mxnet as mx
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
+from echo import native
+from echo.errors import GraphError
 from echo.frontend import mxnet_settings
-from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.capture import bind_without_memory
+from echo.frontend.derived_graphs import stateless
 from echo.frontend.install import install_hook
-from echo.frontend.symbols import Binding, graph_of, symbol_of, without_marks
+from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of, without_marks
 from echo.ir.graph import Graph
 from echo.ir.op_spec import is_true
-from echo.ir.training_graph import DYNAMIC
-from echo.planning.plan_cache import Found
+from echo.ir.training_graph import Runner
+from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import keep, note, quiet_backward
 from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
-from echo.runtime.cached_choice import STOCK, CachedChoice, StockCachedOp, UnfusedCachedOp, chosen
 from echo.runtime.error_policy import ErrorPolicy, first_bindable
+from echo.runtime.executor import WithoutClones
 from echo.runtime.foresight import FORESIGHT
-from echo.runtime.monitor import WithoutClones
-from echo.runtime.shape_plans import Answer, ShapePlans, Signature
+from echo.runtime.shape_plans import STOCK, Answer, CachedChoice, ShapePlans, Signature, chosen
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
 from echo.verify.storage import beside_storage
@@ -41,6 +44,32 @@ from echo.verify.verifier import Case, call_matches_original
 logger = logging.getLogger("echo")
 _MOST_OPS = 8  # CachedOps of one block
 Ran = Tuple[Any, CachedChoice]  # outputs, and the choice that ran
+
+
+# MXNet's own CachedOp, and one that leaves pointwise operators as they are on GPUs.
+
+StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
+
+
+def _unfused(kind: Any) -> Any:
+    """A class of CachedOps of planned graphs: MXNet decides in a call, the first on a device, whether to fuse."""
+
+    class UnfusedCachedOp(kind):  # type: ignore[misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """As ``CachedOp.__call__``."""
+            with native.unfused():
+                return super().__call__(*args, **kwargs)
+
+    return UnfusedCachedOp
+
+
+# Only CUDA builds of MXNet fuse. Another copy of echo may have put a function instead of the class: this copy then
+# refuses to plan.
+_IS_NEEDED = isinstance(StockCachedOp, type) and mx.runtime.Features().is_enabled("CUDA")
+UnfusedCachedOp = _unfused(StockCachedOp) if _IS_NEEDED else StockCachedOp
+
+
+# The planned one.
 
 
 class PlannedCachedOp:
@@ -65,7 +94,7 @@ class PlannedCachedOp:
         settings = dict(flags)
         texts = {name: str(value) for name, value in flags}
         self._static, shaped = (is_true(texts, name) for name in ("static_alloc", "static_shape"))
-        self._runner = runner_of(self._static, shaped)
+        self._runner = Runner.of_flags(self._static, shaped)
         self._data = tuple(settings.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
         self._lock = Lock()
@@ -313,10 +342,10 @@ class _Planning:
     def _binding(self) -> Binding:
         return binding_of_call(self.op._symbol, self.args)
 
-    def _answer(self, planned: Found) -> Answer:
+    def _answer(self, planned: PlannedGraph) -> Answer:
         if planned.plan.changes_nothing:
             return Answer(planned.plan, STOCK)
-        if self.op._runner == DYNAMIC:
+        if self.op._runner == Runner.DYNAMIC:
             return_large_blocks()
         inputs = self.op._symbol.list_inputs()
         return Answer(planned.plan, chosen(planned.plan, planned.graph, stateless(self.op._graph), inputs))
@@ -332,3 +361,14 @@ def _why_untouched(graph: Graph, static: bool, inline_limit: int) -> str:
     if not static and operators <= inline_limit:
         return "MXNet runs so small a graph operator by operator"
     return ""
+
+
+def binding_of_call(symbol: mx.sym.Symbol, args: Sequence[Any]) -> Binding:
+    """The binding that MXNet assumes of a CachedOp: a gradient of every input that is no auxiliary state."""
+    names = symbol.list_inputs()
+    if len(set(names)) < len(names):
+        raise GraphError(f"several inputs of the block have the name {Counter(names).most_common(1)[0][0]!r}")
+    arrays = dict(zip(names, args))
+    arguments = [arrays[name] for name in symbol.list_arguments()]
+    states = [arrays[name] for name in symbol.list_auxiliary_states()]
+    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))

@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 
 from echo.errors import one_line
-from echo.ir.training_graph import EXECUTOR
+from echo.ir.training_graph import Runner
 from echo.plans.plan import Plan
 from echo.report.foreseen import NO_GPU, Foreseen, Process, foreseen
 from echo.runtime.patches import PATCHES
@@ -51,7 +51,7 @@ class Foresight:
                 return
             self._most = max(plan.before.planned, 1)
             self._plan, self._first = plan, None
-            self._process = Process(resident("VmRSS"), to_come=plan.key.runner == EXECUTOR)
+            self._process = Process(resident("VmRSS"), to_come=plan.key.runner == Runner.EXECUTOR)
             if not self._watches:
                 self._watches = True
                 PATCHES.put_for_good(mx.optimizer.Updater, "__call__", self._watched)

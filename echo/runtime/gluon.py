@@ -5,25 +5,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import mxnet as mx
-from mxnet.gluon import Block, HybridBlock, SymbolBlock
+from mxnet.gluon import Block, HybridBlock, SymbolBlock, nn
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, UnsupportedError
-from echo.frontend.cached import runner_of, stateless
+from echo.frontend.derived_graphs import stateless
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.install import install_hook
-from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
+from echo.ir.training_graph import Runner
 from echo.plans.options import Options
-from echo.runtime.bind_plan import session_of
-from echo.runtime.cached_choice import StockCachedOp
-from echo.runtime.cached_op import PlannedCachedOp
+from echo.runtime.bind_plan import framework_of
+from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
 from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests
 from echo.runtime.patches import PATCHES
-from echo.runtime.unplanned import UNPLANNED, say_if_parts
-from echo.system.threads import PerThread, are_own
+from echo.system.threads import ONCE, PerThread, are_own
+
+logger = logging.getLogger("echo")
 
 # Which CachedOps of the process are planned: those of blocks that the user named, or with ``ECHO=1`` all of them.
 
@@ -163,8 +165,8 @@ def _traced(block: HybridBlock, names: Iterable[str]) -> mx.sym.Symbol:
     return symbol.as_nd_ndarray() if isinstance(symbol, mx.sym.np._Symbol) else symbol
 
 
-def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetFramework]:
-    """The session of a block for inputs of these shapes.
+def framework_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetFramework]:
+    """Returns what makes the framework of a block for inputs of these shapes.
 
     Where their names are those of the block's inputs they may come in any order, else they are taken as they come.
 
@@ -182,6 +184,79 @@ def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Cont
     symbol = _traced(block, shapes)
     symbol, graph = without_marks(symbol, graph_of(symbol), cached=True)
     flags = dict(block._flags)
-    runner = runner_of(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
+    runner = Runner.of_flags(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
     binding = infer_binding(symbol, shapes)
-    return session_of(stateless(graph), lambda: binding, ctx, runner)
+    return framework_of(stateless(graph), lambda: binding, ctx, runner)
+
+
+# Programs of which echo sees little, and one line that logs it: blocks that are not hybridized.
+#
+# MXNet has a graph of a block only after ``hybridize()``; of a Block that is no HybridBlock it has graphs of the
+# HybridBlocks inside. Nothing else tells users why nothing is saved.
+
+_WHY = "Gluon trains a block that is not hybridized, and so has no graph: call hybridize() before the first step"
+_SMALL = "the blocks that are hybridized are so small that MXNet runs them by operators: hybridize the whole network"
+
+
+class Unplanned:
+    """What was seen in this process: graphs of Gluon blocks, and steps of Gluon's Trainer."""
+
+    def __init__(self) -> None:
+        self._graphs = self._steps = False
+
+    def graph(self) -> None:
+        """A block was hybridized and called."""
+        self._graphs = True
+
+    def step(self) -> None:
+        """Gluon's Trainer updates weights; the first time, one line says if no block was hybridized until then."""
+        if not self._steps:
+            self._steps = True
+            if not self._graphs:
+                logger.info("echo: nothing is planned: %s", _WHY)
+
+    def why(self) -> str:
+        """Returns why nothing of Gluon was planned, in a process that planned nothing; empty if it trains none."""
+        if not self._steps:
+            return ""
+        return _SMALL if self._graphs else _WHY
+
+
+UNPLANNED = Unplanned()  # of the process
+
+
+def watched_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands in for ``gluon.Trainer.step``."""
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        UNPLANNED.step()
+        return original(self, *args, **kwargs)
+
+    return step
+
+
+def watched_hybridize(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands in for ``gluon.Block.hybridize``, which HybridBlocks call, too."""
+
+    @functools.wraps(original)
+    def hybridize(self: Any, active: bool = True, **kwargs: Any) -> Any:
+        if active:
+            say_if_parts(self)
+        return original(self, active, **kwargs)
+
+    return hybridize
+
+
+def say_if_parts(block: Block) -> None:
+    """Logs that of a block only parts are graphs, once for each kind of block."""
+    parts = [child for child in block._children.values() if isinstance(child, HybridBlock)]
+    if isinstance(block, HybridBlock) or not parts:
+        return
+    name, better = type(block).__name__, "HybridSequential" if isinstance(block, nn.Sequential) else "HybridBlock"
+    text = (
+        f"{name} is no HybridBlock: each of the {len(parts)} blocks in it is planned by itself, and what passes "
+        f"between them is kept; a {better} is planned as a whole"
+    )
+    if ONCE.first(text):
+        logger.info("echo: %s", text)

@@ -19,10 +19,10 @@ import numpy as np
 
 from echo import native
 from echo.errors import NativeError, OptionError, UnsupportedError, one_line
+from echo.frontend.framework import MIRROR_VARIABLE, MxnetFramework
 from echo.frontend.measurement_process import interpreter
-from echo.frontend.session import MIRROR_VARIABLE, MxnetFramework
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ir.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.native import counter
 from echo.plans.decisions import Memory
 from echo.plans.frontier import Frontier
@@ -69,7 +69,7 @@ def measured(
 
     Args:
         symbol: what is bound.
-        call: how it is bound, by `echo.frontend.session.MxnetFramework.call`.
+        call: how it is bound, by `echo.frontend.framework.MxnetFramework.call`.
         plan: the plan that is applied; without one, the symbol is bound by MXNet alone.
         variables: environment variables of the process.
 
@@ -202,7 +202,11 @@ COMPARED = (PLANNED, MIRROR)  # what a profile may set alongside the original gr
 
 
 def profile(
-    session: Callable[[], MxnetFramework], options: Options, compare: Iterable[str], run: bool = False, budgets: int = 0
+    make_framework: Callable[[], MxnetFramework],
+    options: Options,
+    compare: Iterable[str],
+    run: bool = False,
+    budgets: int = 0,
 ) -> Profile:
     """The profile of a bind with these options; ``compare`` are some of `COMPARED`.
 
@@ -214,10 +218,10 @@ def profile(
         EchoError: as for `echo.plan`.
     """
     names = _checked(compare)
-    if run and session().key.runner != EXECUTOR:
+    if run and make_framework().key.runner != Runner.EXECUTOR:
         raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
-    planned_graph = bind_plan.PLANNER.plan(session, options)
-    plan, stock = planned_graph.plan, session().renewed()
+    planned_graph = bind_plan.PLANNER.plan(make_framework, options)
+    plan, stock = planned_graph.plan, make_framework().fresh_copy()
     usages, segment = {STOCK: _usage(stock, stock.differentiate(), plan.before)}, None
     if PLANNED in names:
         planned = stock.on(planned_graph.graph)
@@ -228,22 +232,24 @@ def profile(
         usages[MIRROR] = _usage(stock, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
     if run:
         usages = {name: replace(usage, measured=_measured(stock, name, plan)) for name, usage in usages.items()}
-    points = tuple(budget_frontier(session, options, budgets).to_json()) if budgets else ()
+    points = tuple(budget_frontier(make_framework, options, budgets).to_json()) if budgets else ()
     return Profile(usages, plan, stock.device, _versions(), points, segment)
 
 
-def budget_frontier(session: Callable[[], MxnetFramework], options: Options, points: int) -> Frontier:
+def budget_frontier(make_framework: Callable[[], MxnetFramework], options: Options, points: int) -> Frontier:
     """Plans of ``points`` budgets, whatever time they take.
 
     Raises:
         OptionError: a number of points that makes no sense.
     """
     unbound = replace(options, max_overhead=None)
-    return curve(lambda budget: bind_plan.PLANNER.plan(session, replace(unbound, memory_budget=budget)).plan, points)
+    return curve(
+        lambda budget: bind_plan.PLANNER.plan(make_framework, replace(unbound, memory_budget=budget)).plan, points
+    )
 
 
-def _measured(session: MxnetFramework, name: str, plan: Plan) -> Mapping[str, int]:
-    symbol, call = symbol_of(session.graph), session.call()
+def _measured(framework: MxnetFramework, name: str, plan: Plan) -> Mapping[str, int]:
+    symbol, call = symbol_of(framework.graph), framework.call()
     if name == MIRROR:
         return measured(symbol, call, variables={MIRROR_VARIABLE: "1"})
     return measured(symbol, call, plan if name == PLANNED else None)
@@ -257,10 +263,10 @@ def _checked(compare: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _usage(session: MxnetFramework, training: TrainingGraph, memory: Memory) -> Usage:
+def _usage(framework: MxnetFramework, training: TrainingGraph, memory: Memory) -> Usage:
     """``memory`` has the planned bytes; kinds that no array of the bind has are counted in addition to the arrays."""
-    beside = {kind: size for kind, size in memory.static.items() if kind not in session.static}
-    return usage(training, memory.planned, session.arrays(), beside)
+    beside = {kind: size for kind, size in memory.static.items() if kind not in framework.static}
+    return usage(training, memory.planned, framework.arrays(), beside)
 
 
 def _versions() -> Mapping[str, str]:

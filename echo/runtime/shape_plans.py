@@ -1,8 +1,8 @@
 """Which plan each shape of a hybridized block runs with, where shapes change from step to step.
 
-The first shape is searched for a plan. Further ones follow it (`echo.planning.follow`), and a search of their own is
+The first shape is searched for a plan. Further ones follow it (`echo.planning.reuse`), and a search of their own is
 spent only on shapes that come back, or for which the first plan saves much less. All of that together takes a tenth of
-the time that the program trains (`echo.planning.follow.SpareTime`); what there is no time for runs as MXNet has it.
+the time that the program trains (`echo.planning.reuse.SpareTime`); what there is no time for runs as MXNet has it.
 Larger shapes come first, since they decide the peak of memory: one that is a quarter larger than all before follows at
 once, unless the model is small.
 """
@@ -14,11 +14,59 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Callable, NamedTuple, Protocol, Tuple
+from typing import Any, Callable, NamedTuple, Protocol, Sequence, Tuple
 
-from echo.planning.follow import SpareTime
+from echo.ir.graph import Graph
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.ops import spec
+from echo.planning.reuse import SpareTime
+from echo.plans.decisions import implements
 from echo.plans.plan import Plan
-from echo.runtime.cached_choice import STOCK, CachedChoice
+from echo.runtime.backward_checks import InputWatch, watch_of
+
+# The choice for one signature of the inputs.
+
+_MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE)
+
+
+@dataclass(frozen=True)
+class CachedChoice:
+    """The choice for one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
+
+    ``mode_dependent`` holds the operators that have to be recomputed in the mode of the forward pass. ``in_training``
+    says that the graph serves passes in training alone: such operators or masks of Dropout are recomputed.
+    ``implements`` says that its gradients read less than the user's own; ``watch`` has the inputs that backward reads
+    again.
+    """
+
+    graph: Graph | None = None
+    key: tuple[Any, ...] = ()
+    mode_dependent: frozenset[str] = frozenset()
+    in_training: bool = False
+    implements: bool = False
+    fuses: bool = False
+    watch: InputWatch | None = None
+
+
+STOCK = CachedChoice()
+
+
+def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> CachedChoice:
+    """The choice of a planned graph; ``user`` is the graph with these inputs that it was planned for."""
+    recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
+    mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
+    return CachedChoice(
+        graph=graph,
+        key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in _MARKS) for node in graph.nodes)),
+        mode_dependent=mode_dependent,
+        in_training=bool(mode_dependent) or any(spec(node.op).safety.clone_op for node in recomputed),
+        implements=implements(graph),
+        fuses=bool(plan.fused),
+        watch=watch_of(graph, user, inputs),
+    )
+
+
+# The choices for all signatures.
 
 Signature = Tuple[Any, ...]
 _MOST = 256  # shapes that are remembered, those that were not seen for the longest time go first

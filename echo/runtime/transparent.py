@@ -26,9 +26,8 @@ from echo.plans.variables import options_from, warn_of_misspelt
 from echo.runtime import bind, bind_request
 from echo.runtime.bind import OptimizedSymbol
 from echo.runtime.error_policy import ErrorPolicy, NeverStopTraining
-from echo.runtime.gluon import cached_op
+from echo.runtime.gluon import cached_op, watched_hybridize, watched_step
 from echo.runtime.patches import PATCHES
-from echo.runtime.unplanned import watched_hybridize, watched_step
 from echo.system.threads import Once, are_own
 
 logger = logging.getLogger("echo")

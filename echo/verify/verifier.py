@@ -27,7 +27,7 @@ from echo.errors import EchoError, VerificationError
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, load, symbol_of
 from echo.ir.graph import Graph
-from echo.ir.training_graph import EXECUTOR
+from echo.ir.training_graph import Runner
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.verify import compare
@@ -44,7 +44,7 @@ class Case:
     ``fuses``: last bits may differ, as of fused operators.
     """
 
-    runner: str
+    runner: Runner
     user: Graph
     bound: Graph
     fuses: bool
@@ -110,7 +110,7 @@ class Verifier:
     def _case(self, executor: Any) -> Case:
         applied = executor._applied
         return Case(
-            runner=EXECUTOR,
+            runner=Runner.EXECUTOR,
             user=applied.user,
             bound=applied.graph,
             fuses=applied.fuses,
@@ -240,7 +240,7 @@ def replay(folder: Path) -> int:
         print(f"no native hook, and so no plan: {why}")
         return 2
     case = _loaded(folder)
-    run = _step if case.runner == EXECUTOR else _call
+    run = _step if case.runner == Runner.EXECUTOR else _call
     ctx = mx.Context(*_device(case.context))
     alone = StepPair(lambda: run(case, case.user), lambda: run(case, case.bound), ctx, case.hidden)
     wrong = compare.compared(case.user, case.fuses, alone.stock, alone.planned, alone)
@@ -257,7 +257,8 @@ def _loaded(folder: Path) -> Case:
     with np.load(folder / "given.npz") as file:
         arrays = dict(file)
     flags = [(name, value) for name, value in about["flags"]]
-    return Case(about["runner"], user, bound, about["fuses"], about["context"], None, about["requests"], arrays, flags,
+    runner = Runner(about["runner"])
+    return Case(runner, user, bound, about["fuses"], about["context"], None, about["requests"], arrays, flags,
                 about["training"], hidden=about["hidden"])  # fmt: skip
 
 

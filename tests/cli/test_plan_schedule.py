@@ -10,10 +10,8 @@ import pytest
 
 from echo.cli import main
 from echo.cli.plan import held_at_peak, render_schedule
-from echo.ir.data_graph import DataGraph
-from echo.policies.all import All
-from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
-from echo.policies.none import RecomputeNone
+from echo.policies import All, RecomputeNone
+from echo.policies.data_graph import DataGraph, Solved, problem_of_graph, solve_graph
 from echo.system.terminal import size_text
 from tests.cli.models import check_line
 from tests.support.data_graphs import ILP, chain, ilp_graph, unrolled

@@ -17,4 +17,4 @@ def table(tmp_path: Path) -> CostTable:
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The few nodes of a test are small parts of a step, as in a network of many."""
-    monkeypatch.setattr("echo.estimators.measuring._LARGE", 2.0)
+    monkeypatch.setattr("echo.estimators.cost_model._LARGE", 2.0)

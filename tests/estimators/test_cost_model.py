@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from echo.errors import EchoError
-from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import Measuring, UnmeasurableError
+from echo.estimators.cost_model import Measuring, UnmeasurableError
+from echo.estimators.cost_table import BYTES_PER_SECOND, FLOPS_PER_SECOND, CostTable
 from echo.estimators.operator_groups import GRADIENT_OF_PRODUCT, signature
-from echo.estimators.rates import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.meter.timer import LAUNCH
@@ -109,7 +108,7 @@ def test_a_gradient_that_would_exceed_the_time_is_not_measured(
     table: CostTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("echo.estimators.measuring.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("echo.estimators.cost_model.time", SimpleNamespace(perf_counter=lambda: now[0]))
     asked = []
 
     def measure(training: TrainingGraph, number: int) -> float:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from echo.estimators.mxnet_storage import Block, assign_chunks, blocks_of, check, plan_storage
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
-from echo.frontend.cached import as_cached
+from echo.frontend.derived_graphs import as_cached
 from echo.frontend.symbols import symbol_of
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import ASSIGNED, DYNAMIC, PEAK, STATIC, TrainingGraph
+from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph
 from echo.plans.decisions import mark
 from tests.estimators.test_runners import allocated, trained_inputs
 from tests.support.cases import ALL_CASES, Case, any_case, case_of
@@ -85,7 +85,7 @@ def test_native_reference_and_mxnet_agree(name: str) -> None:
     for seed, share in enumerate((0.0, 0.4, 1.0)):
         entries = case.draw(seed, share)
         choice = choice_of(case.training, entries)
-        asked = (ASSIGNED, PEAK, 16)
+        asked = (StorageStrategy.ASSIGNED, StorageStrategy.PEAK, 16)
         totals = fast.evaluate(choice, asked).totals
         assert totals == slow.evaluate(choice, asked).totals
         assert totals[1] <= totals[0]
@@ -94,7 +94,7 @@ def test_native_reference_and_mxnet_agree(name: str) -> None:
             user = case.training.nodes[entry.node].user
             assert user is not None
             marks.setdefault(user, []).append(entry.index)
-        graph = mark(case.graph, marks, hook=True, match_range=ASSIGNED)
+        graph = mark(case.graph, marks, hook=True, match_range=StorageStrategy.ASSIGNED)
         assert case.bound(graph).planned_bytes == totals[0]
 
 
@@ -102,7 +102,7 @@ def test_native_reference_and_mxnet_agree(name: str) -> None:
 def test_assignments_of_training_graphs_are_sound(name: str) -> None:
     training = with_clones(any_case(name).training, any_case(name).draw(3, 0.5))
     apart = plan_storage(training, 0)
-    together = plan_storage(training, ASSIGNED)
+    together = plan_storage(training, StorageStrategy.ASSIGNED)
     blocks = blocks_of(training, apart.chunk, apart.chunk_bytes)
     numbers = sorted(blocks)
     chunk_of = {old: new for old, new in zip(apart.chunk, together.chunk) if old >= 0 and new >= 0}
@@ -127,9 +127,15 @@ def test_gradient_added_in_place_needs_no_memory() -> None:
     assert added == 10 * [("_backward_FullyConnected", [1])] + [("_backward_FullyConnected", [0, 1])]
     sums = [kind.bytes for node in case.training.nodes if node.op == "_grad_add" for kind in node.outputs]
     blocks = plan_storage(case.training, 0)
-    assert 64 * 64 * 4 == sums[0] <= plan_storage(case.training, ASSIGNED).total < 2 * sums[0] < blocks.total
-    bound = case.bound(mark(case.graph, {}, hook=True, match_range=ASSIGNED))
-    assert bound.planned_bytes == plan_storage(case.training, ASSIGNED).total
+    assert (
+        64 * 64 * 4
+        == sums[0]
+        <= plan_storage(case.training, StorageStrategy.ASSIGNED).total
+        < 2 * sums[0]
+        < blocks.total
+    )
+    bound = case.bound(mark(case.graph, {}, hook=True, match_range=StorageStrategy.ASSIGNED))
+    assert bound.planned_bytes == plan_storage(case.training, StorageStrategy.ASSIGNED).total
     assert bound.accumulations == case.training.accumulations == 11 * (True,)
 
 
@@ -139,7 +145,7 @@ def test_sums_have_their_bits_without_that_memory(grad_req: str) -> None:
     shapes = {"data": (2, 64)}
     values = random_arrays(symbol_of(case.graph), shapes)
     results = []
-    for match_range in (None, ASSIGNED):
+    for match_range in (None, StorageStrategy.ASSIGNED):
         symbol = symbol_of(mark(case.graph, {}, hook=True, match_range=match_range))
         results.append(train(bind(symbol, values, grad_req)))
     assert_same(*results)
@@ -148,19 +154,23 @@ def test_sums_have_their_bits_without_that_memory(grad_req: str) -> None:
 @pytest.mark.parametrize("name", ["resnet50_v1", "densenet121", "slices", "two outputs", "steps", "many readers"])
 def test_static_cached_ops_are_assigned_too(name: str) -> None:
     case = trained_inputs(steps_of_one_weight(12) if name == "steps" else any_case(name))
-    training = as_cached(case.training, STATIC, 16)
+    training = as_cached(case.training, Runner.STATIC, 16)
     assert sum(len(node.untouched) for node in training.nodes) == sum(training.accumulations)
     assert any(training.accumulations) == (name in ("steps", "many readers"))
-    graph = mark(case.graph, {}, hook=True, match_range=ASSIGNED, static=True)
-    found = StoragePlanner(training, [0.0] * len(training.nodes)).evaluate(choice_of(training, ()), (ASSIGNED,)).bytes
-    assert sum(allocated(case, graph, static=True)) == found == plan_storage(training, ASSIGNED).total
+    graph = mark(case.graph, {}, hook=True, match_range=StorageStrategy.ASSIGNED, static=True)
+    found = (
+        StoragePlanner(training, [0.0] * len(training.nodes))
+        .evaluate(choice_of(training, ()), (StorageStrategy.ASSIGNED,))
+        .bytes
+    )
+    assert sum(allocated(case, graph, static=True)) == found == plan_storage(training, StorageStrategy.ASSIGNED).total
 
 
 @pytest.mark.parametrize("name", ["nmt", "densenet121", "many readers", "dropout"])
 def test_bits_stay(name: str) -> None:
     case = any_case(name)
     results = []
-    for match_range in (None, ASSIGNED):
+    for match_range in (None, StorageStrategy.ASSIGNED):
         mx.random.seed(7)
         symbol = symbol_of(mark(case.graph, {}, hook=True, match_range=match_range))
         executor = symbol.simple_bind(mx.cpu(), grad_req=list(case.binding.grad_req), **dict(zip(
@@ -256,8 +266,8 @@ def test_external_and_untouched_outputs_take_no_memory() -> None:
 def test_echos_own_assignment_and_the_peak() -> None:
     """Assigned largest first, the small maps lie in what the large ones leave free."""
     training = chain(10, 10, 100, 100, 10)
-    assert plan_storage(training, ASSIGNED).total == 4 * 200
-    assert plan_storage(training, PEAK).total == 4 * 200
+    assert plan_storage(training, StorageStrategy.ASSIGNED).total == 4 * 200
+    assert plan_storage(training, StorageStrategy.PEAK).total == 4 * 200
     assert plan_storage(training, 0).total == 4 * 230
 
 
@@ -272,7 +282,9 @@ def two_passes(runner: str) -> TrainingGraph:
     return replace(b.graph([loss, last]), runner=runner)
 
 
-@pytest.mark.parametrize(("runner", "total"), [("executor", 4 * 40), (STATIC, 4 * 50), (DYNAMIC, 4 * 40)])
+@pytest.mark.parametrize(
+    ("runner", "total"), [(Runner.EXECUTOR, 4 * 40), (Runner.STATIC, 4 * 50), (Runner.DYNAMIC, 4 * 40)]
+)
 def test_the_passes_of_a_cached_op_are_planned_apart(runner: str, total: int) -> None:
     """After the forward pass everything stays where it is; allocated dynamically, what is alive at once counts."""
     assert plan_storage(two_passes(runner)).total == total

@@ -9,7 +9,7 @@ import pytest
 
 from echo.estimators.operator_groups import (
     GRADIENT_OF_PRODUCT,
-    Group,
+    OperatorGroup,
     attributes,
     blocked_nodes,
     forward_node,
@@ -71,7 +71,7 @@ def test_flops_of_gradients_are_twice_those_of_products(
 
 
 def test_each_heavy_fused_operator_is_counted() -> None:
-    fused = ops_with(lambda spec: spec.heavy and spec.gradient_reads is not None)
+    fused = ops_with(lambda spec: spec.cost.heavy and spec.gradient.gradient_reads is not None)
     assert fused == {op for op, *_ in COUNTED if op.startswith(PREFIX)}
 
 
@@ -274,7 +274,7 @@ def layers(count: int, shared: bool) -> TrainingGraph:
     return b.graph([x, up])
 
 
-def found(training: TrainingGraph) -> tuple[Group, Group]:
+def found(training: TrainingGraph) -> tuple[OperatorGroup, OperatorGroup]:
     groups, group_of = groups_of(training)
     for node, at in zip(training.nodes, group_of):
         assert (at is None) == (node.is_variable or node.op == "Reshape"), "views and variables run nothing"

@@ -14,12 +14,12 @@ from echo import native
 from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
-from echo.frontend.cached import as_cached, stateless
+from echo.frontend.derived_graphs import as_cached, stateless
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import DYNAMIC, PEAK, STATIC, MemoryPool, TrainingGraph
+from echo.ir.training_graph import MemoryPool, Runner, StorageStrategy, TrainingGraph
 from echo.plans.decisions import mark
 from echo.runtime.cached_op import StockCachedOp
 from echo.system.threads import own_binds
@@ -27,7 +27,7 @@ from tests.support.cases import ALL_CASES, Case, any_case, case_of, recomputable
 from tests.support.made_graphs import Builder
 from tests.support.planning import choice_of
 
-RUNNERS = (STATIC, DYNAMIC)
+RUNNERS = (Runner.STATIC, Runner.DYNAMIC)
 RANGES = (0, 1, 2, 16)
 
 
@@ -54,13 +54,13 @@ def test_native_and_reference_agree(name: str, runner: str) -> None:
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_native_and_reference_agree_on_what_a_pool_holds(name: str, pool: MemoryPool) -> None:
     case = any_case(name)
-    training = as_cached(case.training, DYNAMIC, 16, pool)
+    training = as_cached(case.training, Runner.DYNAMIC, 16, pool)
     seconds = [0.0] * len(training.nodes)
     fast, slow = StoragePlanner(training, seconds), ReferencePlanner(training, seconds)
     for seed, share in enumerate((0.0, 0.3, 1.0)):
         choice = choice_of(training, case.draw(seed, share))
-        found = fast.evaluate(choice, (*RANGES, PEAK)).totals
-        assert found == slow.evaluate(choice, (*RANGES, PEAK)).totals
+        found = fast.evaluate(choice, (*RANGES, StorageStrategy.PEAK)).totals
+        assert found == slow.evaluate(choice, (*RANGES, StorageStrategy.PEAK)).totals
         assert min(found) == found[-1], "a pool never holds less than what is alive"
     assert fast.evaluate(choice_of(training, ()), (16,)).totals == (training.planned_bytes,)
     assert TrainingGraph.from_json(training.to_json()) == training
@@ -87,9 +87,9 @@ def test_dynamic_memory_is_what_is_alive_at_once() -> None:
     head = b.backward("_backward_relu", "head", (4,), loss)
     last = b.backward("_backward_relu", "last", (1,), head, first)
     graph = b.graph([loss, last])
-    assert plan_storage(replace(graph, runner=STATIC), 0).total == 4 + 8 + 12 + 16 + 16 + 4
+    assert plan_storage(replace(graph, runner=Runner.STATIC), 0).total == 4 + 8 + 12 + 16 + 16 + 4
     # while `last` runs: first, loss (an output), head, last
-    assert plan_storage(replace(graph, runner=DYNAMIC), 0).total == 4 + 16 + 16 + 4
+    assert plan_storage(replace(graph, runner=Runner.DYNAMIC), 0).total == 4 + 16 + 16 + 4
 
 
 def test_a_pool_hands_blocks_out_again_for_their_own_size_alone() -> None:
@@ -99,7 +99,7 @@ def test_a_pool_hands_blocks_out_again_for_their_own_size_alone() -> None:
     second = b.forward("relu", "second", (2,), first)
     third = b.forward("relu", "third", (1,), second)
     last = b.forward("relu", "last", (2,), third)
-    graph = replace(b.graph([last]), runner=DYNAMIC)
+    graph = replace(b.graph([last]), runner=Runner.DYNAMIC)
     assert plan_storage(graph, 0).total == 12
     fine, coarse = MemoryPool(4, 64, powers=False), MemoryPool(8, 64, powers=True)
     assert plan_storage(replace(graph, pool=fine), 0).total == 12, "third and last get the blocks of first and second"
@@ -107,14 +107,14 @@ def test_a_pool_hands_blocks_out_again_for_their_own_size_alone() -> None:
     late = MemoryPool(4, 64, powers=False, late=1)
     assert plan_storage(replace(graph, pool=late), 0).total == 2 * 4 + 2 * 8, "each comes back when the next is there"
     three = b.forward("relu", "three", (3,), last)
-    graph = replace(b.graph([three]), runner=DYNAMIC)
+    graph = replace(b.graph([three]), runner=Runner.DYNAMIC)
     assert plan_storage(graph, 0).total == 20
     assert plan_storage(replace(graph, pool=fine), 0).total == 24, "the 4 bytes stay in the pool, and serve no 12"
 
 
 def test_backward_nodes_do_not_take_over_forward_memory() -> None:
     case = any_case("lm")
-    training = as_run(case, STATIC)
+    training = as_run(case, Runner.STATIC)
     storage = plan_storage(training, 16)
     chunks: tuple[set[int], set[int]] = set(), set()
     for number, node in training.operators():
@@ -168,7 +168,7 @@ def allocated(case: Case, graph: Graph, static: bool) -> tuple[int, int]:
 @pytest.mark.parametrize("name", ["resnet50_v1", "densenet121", "slices", "many readers", "two outputs"])
 def test_a_cached_op_allocates_what_was_planned(name: str) -> None:
     case = trained_inputs(any_case(name))
-    training = as_run(case, STATIC)
+    training = as_run(case, Runner.STATIC)
     assert sum(allocated(case, case.graph, static=True)) == training.planned_bytes
     chosen = [
         entry
@@ -230,6 +230,6 @@ def test_operators_with_state_are_not_offered_to_a_cached_op() -> None:
     request = Request(case.graph, Options(), FakeFramework(case.training))
     parts = next(number for number, node in enumerate(case.training.nodes) if node.name == "parts")
     assert parts in FindCandidates().run(request, case.training).light
-    refused = FindCandidates().run(request, as_run(case, DYNAMIC)).refused
+    refused = FindCandidates().run(request, as_run(case, Runner.DYNAMIC)).refused
     assert refused[parts] == "SliceChannel keeps state, for which a CachedOp has no room twice"
-    assert Entry(parts) not in FindCandidates().run(request, as_run(case, STATIC)).forced
+    assert Entry(parts) not in FindCandidates().run(request, as_run(case, Runner.STATIC)).must_recompute

@@ -10,7 +10,7 @@ from echo.errors import NativeError
 from echo.estimators import scheduler
 from echo.estimators.scheduler import CHUNKS, LIVE, LiveEvaluator, Scheduler
 from echo.ir.schedule import replay, steps_of
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import problem_of_graph
 from tests.support.data_graphs import chain, random_graph
 
 

@@ -23,7 +23,7 @@ from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner, make_planner
 from echo.ir.graph import Entry
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import MemoryPool
+from echo.ir.training_graph import MemoryPool, Runner
 from tests.support.cases import MATCH_RANGES, any_case, model_case, special_case
 from tests.support.made_graphs import Builder
 from tests.support.planners import planners, seconds_of
@@ -225,7 +225,7 @@ def test_the_arrays_are_those_of_the_header() -> None:
         expected += [(name.strip(), kind) for name in names.split(",")]
     fields = storage_planner._Arrays._fields_
     assert [name for name, _ in fields] == [name for name, _ in expected]
-    pooled = replace(model_case("lm").training, runner="dynamic", pool=MemoryPool(4096, 2 << 20, powers=False))
+    pooled = replace(model_case("lm").training, runner=Runner.DYNAMIC, pool=MemoryPool(4096, 2 << 20, powers=False))
     arrays = StoragePlanner(pooled, [1.0] * len(pooled.nodes))._buffers
     dtypes = {"std::int32_t*": "int32", "std::uint8_t*": "uint8", "std::int64_t*": "int64", "double*": "float64"}
     for (name, field), (_, kind) in zip(fields, expected):

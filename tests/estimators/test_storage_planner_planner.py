@@ -19,7 +19,7 @@ from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import symbol_of
 from echo.ir.graph import Graph
 from echo.ir.schedule import with_clones
-from echo.ir.training_graph import RUNNERS
+from echo.ir.training_graph import Runner
 from tests.support.cases import ALL_CASES, MATCH_RANGES, Case, any_case, case_of, model_case
 from tests.support.planners import planners
 from tests.support.planning import choice_of
@@ -148,7 +148,7 @@ def test_operators_that_mxnet_merges(plan: list[tuple[int, int, int]], heads: in
 
 @pytest.mark.parametrize("name", ALL_CASES)
 @pytest.mark.parametrize("share", [0.0, 0.6])
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", tuple(Runner))
 def test_blocks_are_those_of_the_reference_and_the_same_under_every_range(name: str, share: float, runner: str) -> None:
     training = replace(with_clones(any_case(name).training, any_case(name).draw(6, share)), runner=runner)
     found, expected = blocks(training), plan_storage(training, 0)

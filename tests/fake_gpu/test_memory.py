@@ -11,7 +11,7 @@ import pytest
 import echo
 from benchmarks.models import MODELS, Model
 from echo.frontend import mxnet_settings
-from echo.ir.training_graph import DYNAMIC
+from echo.ir.training_graph import Runner
 from echo.plans.decisions import RECOMPUTE
 from echo.runtime.bind_plan import PLANNER
 from tests.fake_gpu import device
@@ -77,7 +77,7 @@ def test_a_plan_for_a_gpu_needs_what_one_for_a_cpu_does_and_the_device_sees_it(n
 
 @pytest.mark.parametrize("size", [100, 5000, 1 << 20, (1 << 20) + 4, 2 << 20, 3 << 20, (9 << 20) + 4, 17 << 20])
 def test_the_pool_hands_out_blocks_as_plans_assume(size: int) -> None:
-    pool = mxnet_settings.pool("gpu", DYNAMIC)
+    pool = mxnet_settings.pool("gpu", Runner.DYNAMIC)
     assert pool is not None
     before = device.idle(GPU)
     array = mx.nd.zeros((size // 4,), ctx=GPU)

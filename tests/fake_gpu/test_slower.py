@@ -10,12 +10,12 @@ import pytest
 
 import echo
 from benchmarks.models import MODELS
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.measure import race
-from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, types_of
+from echo.passes.fusion_timing import sample
 from echo.passes.patterns.apply import find
 from echo.passes.patterns.graph_view import View
-from echo.passes.patterns.sample import sample
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan as runtime_find
 from tests.fake_gpu import device

@@ -19,7 +19,7 @@ import pytest
 import echo
 from echo import kernels, native
 from echo.errors import PlanError
-from echo.frontend import install, session
+from echo.frontend import framework, install
 from echo.kernels import library
 from tests.kernels.cuda_emulation import Emulated
 from tests.kernels.cuda_emulation import built as built_emulation
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     again = functools.lru_cache(maxsize=None)
     monkeypatch.setattr(kernels, "__path__", [str(found)])
     monkeypatch.setattr(library, "kernels_library", again(library.kernels_library.__wrapped__))
-    monkeypatch.setattr(session, "why_not", again(install.why_not.__wrapped__))
+    monkeypatch.setattr(framework, "why_not", again(install.why_not.__wrapped__))
     return found
 
 
@@ -101,7 +101,7 @@ def test_fusion_comes_back_with_the_library(folder: Path) -> None:
     check_unfused("is not installed")
     kernels.__path__[:] = [str(LIBRARY.parent)]
     library.kernels_library.cache_clear()
-    session.why_not.cache_clear()
+    framework.why_not.cache_clear()
     assert echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes).fused
 
 
@@ -122,7 +122,7 @@ def test_a_gpu_that_does_not_run_the_kernels(name: str, monkeypatch: pytest.Monk
     number, settings, reason = FAILING_GPUS[name]
     emulated = Emulated(built_emulation().driver, built_emulation().kernels)
     why_not_on = functools.lru_cache(maxsize=None)(install.why_not_on.__wrapped__)
-    monkeypatch.setattr(session, "why_not_on", lambda ctx: why_not_on(mx.gpu(number)))
+    monkeypatch.setattr(framework, "why_not_on", lambda ctx: why_not_on(mx.gpu(number)))
     emulated.set(**settings)
     emulated.driver.fake_new_contexts()
     try:
@@ -138,7 +138,7 @@ def test_a_cpu_needs_no_driver() -> None:
 
 def test_a_plan_with_fused_operators_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(session, "why_not", install.why_not)
+        patch.setattr(framework, "why_not", install.why_not)
         plan = echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes)
     assert plan.fused
     with pytest.raises(PlanError, match=r"the plan has fused operators: libecho_kernels\.so is not installed"):
@@ -148,7 +148,7 @@ def test_a_plan_with_fused_operators_is_refused(folder: Path, monkeypatch: pytes
 def test_plans_of_a_process_that_has_them_are_not_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the disk, or in memory."""
     with monkeypatch.context() as patch:
-        patch.setattr(session, "why_not", install.why_not)
+        patch.setattr(framework, "why_not", install.why_not)
         assert echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes).fused
     check_unfused("is not installed")
 

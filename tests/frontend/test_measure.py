@@ -11,14 +11,15 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.cost_model import UnmeasurableError
 from echo.estimators.operator_groups import is_free
 from echo.frontend import measure
 from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
-from echo.frontend.measure import Meter
+from echo.frontend.measure import TimerClient
 from echo.frontend.measurement_process import measuring
 from echo.frontend.symbols import graph_of, infer_binding
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 
 
@@ -39,9 +40,9 @@ def only(graph: TrainingGraph, op: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def meter() -> Iterator[Meter]:
+def timer() -> Iterator[TimerClient]:
     with measuring():
-        yield Meter(mx.cpu())
+        yield TimerClient(mx.cpu())
 
 
 def _cnn() -> TrainingGraph:
@@ -67,14 +68,14 @@ def _words() -> TrainingGraph:
 
 
 @pytest.mark.parametrize("build", [_cnn, _words])
-def test_every_operator_of_a_model_has_positive_finite_seconds(meter: Meter, build: Any) -> None:
+def test_every_operator_of_a_model_has_positive_finite_seconds(timer: TimerClient, build: Any) -> None:
     graph = build()
     refused = set()
     for number, node in enumerate(graph.nodes):
         if is_free(graph, node):
             continue
         try:
-            seconds = meter(graph, number).seconds
+            seconds = timer(graph, number).seconds
         except UnmeasurableError:
             refused.add(node.op)
             continue
@@ -99,7 +100,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_each_operator_is_asked_about_at_its_own_size(trials: list[dict[str, Any]]) -> None:
     product = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1024, name="product")
     graph = training(mx.sym.Activation(product, act_type="relu"), data=(256, 64))
-    seconds = [Meter(mx.cpu())(graph, only(graph, op)).seconds for op in ("FullyConnected", "Activation")]
+    seconds = [TimerClient(mx.cpu())(graph, only(graph, op)).seconds for op in ("FullyConnected", "Activation")]
     assert seconds == pytest.approx([1e-9 * 256 * 64, 1e-9 * 256 * 1024])
     assert [trial["op"] for trial in trials] == ["FullyConnected", "Activation"]
 
@@ -107,9 +108,9 @@ def test_each_operator_is_asked_about_at_its_own_size(trials: list[dict[str, Any
 def test_a_large_node_is_cut_and_scaled(trials: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     graph = training(mx.sym.Activation(mx.sym.var("data"), act_type="tanh"), data=(512, 4096))
     number, whole = only(graph, "Activation"), pytest.approx(1e-9 * 512 * 4096)
-    assert Meter(mx.cpu())(graph, number).seconds == whole
-    monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 2 << 20)
-    assert Meter(mx.cpu())(graph, number).seconds == whole
+    assert TimerClient(mx.cpu())(graph, number).seconds == whole
+    monkeypatch.setattr("echo.frontend.measure._MOST_BYTES", 2 << 20)
+    assert TimerClient(mx.cpu())(graph, number).seconds == whole
     shapes = [trial["inputs"][0].shape for trial in trials]
     assert shapes[0] == (512, 4096)
     assert shapes[1][0] <= 64
@@ -127,7 +128,7 @@ def test_a_node_that_takes_too_long_is_cut_and_scaled(monkeypatch: pytest.Monkey
         )
 
     monkeypatch.setattr(measure, "ask", answer)
-    assert Meter(mx.cpu())(graph, only(graph, "Activation")).seconds == pytest.approx(64e-3)
+    assert TimerClient(mx.cpu())(graph, only(graph, "Activation")).seconds == pytest.approx(64e-3)
     assert asked[0] == (64, None)
     assert asked[1][0] <= 16
     assert asked[1][1] == 0.5
@@ -146,8 +147,8 @@ def test_packing_operator_is_measured_at_two_batches_and_extrapolated(
         return {"seconds": fixed + row * asked[-1], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
-    monkeypatch.setattr(measure, "spec", lambda _: SimpleNamespace(packs_parameters=True))
-    assert Meter(mx.cpu())(graph, only(graph, "FullyConnected")).seconds == pytest.approx(fixed + row * 4096)
+    monkeypatch.setattr(measure, "spec", lambda op: spec(op).having(packs_parameters=True))
+    assert TimerClient(mx.cpu())(graph, only(graph, "FullyConnected")).seconds == pytest.approx(fixed + row * 4096)
     smaller, larger = asked
     assert smaller < larger < 4096
 
@@ -161,18 +162,18 @@ def test_a_gradient_packs_the_parameters_of_its_operator(monkeypatch: pytest.Mon
         return {"seconds": 1e-3 + 1e-6 * asked[-1], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
-    monkeypatch.setattr(measure, "spec", lambda op: SimpleNamespace(packs_parameters=op == "FullyConnected"))
-    seconds = Meter(mx.cpu())(graph, only(graph, "_backward_FullyConnected")).seconds
+    monkeypatch.setattr(measure, "spec", lambda op: spec(op).having(packs_parameters=op == "FullyConnected"))
+    seconds = TimerClient(mx.cpu())(graph, only(graph, "_backward_FullyConnected")).seconds
     assert seconds == pytest.approx(1e-3 + 1e-6 * 4096)
     assert len(asked) == 2
 
 
-def test_a_gradient_that_is_cut_is_one_that_mxnet_runs(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 1 << 16)
+def test_a_gradient_that_is_cut_is_one_that_mxnet_runs(timer: TimerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echo.frontend.measure._MOST_BYTES", 1 << 16)
     norm = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.var("data")), name="norm")
     graph = training(mx.sym.softmax(norm), data=(64, 16, 32))
     for op in ("_backward_LayerNorm", "_backward_softmax"):
-        assert meter(graph, only(graph, op)).seconds > 0
+        assert timer(graph, only(graph, op)).seconds > 0
 
 
 def _sum() -> mx.sym.Symbol:
@@ -211,9 +212,9 @@ def test_operator_that_streams_memory_takes_longer_than_its_parts(
         return {"seconds": 1e-6 * request["trial"]["inputs"][0].shape[0], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
-    meter, moved = Meter(mx.cpu()), 3 * 4 * 16384 * rows
+    timer, moved = TimerClient(mx.cpu()), 3 * 4 * 16384 * rows
     for _ in range(2):
-        assert meter(graph, only(graph, op)).seconds == pytest.approx(1e-6 * rows + 4e-11 * share * moved, rel=1e-3)
+        assert timer(graph, only(graph, op)).seconds == pytest.approx(1e-6 * rows + 4e-11 * share * moved, rel=1e-3)
     assert sum("streaming" in request for request in asked) == (share > 0)
 
 
@@ -223,7 +224,7 @@ def test_an_answer_that_makes_no_sense(found: Any, monkeypatch: pytest.MonkeyPat
     answers = {"streaming": found, "seconds": 1e-6, "spent": 0.0}
     monkeypatch.setattr(measure, "ask", lambda *_: answers)
     with pytest.raises(UnmeasurableError, match="expected seconds a byte"):
-        Meter(mx.cpu())(graph, only(graph, "elemwise_add"))
+        TimerClient(mx.cpu())(graph, only(graph, "elemwise_add"))
 
 
 def _sizes_asked_for(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
@@ -238,32 +239,32 @@ def _sizes_asked_for(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
     return sizes
 
 
-def test_a_node_too_large_to_be_cut_is_not_allocated(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_too_large_to_be_cut_is_not_allocated(timer: TimerClient, monkeypatch: pytest.MonkeyPatch) -> None:
     symbol = mx.sym.Embedding(mx.sym.var("words"), input_dim=1_000_000, output_dim=1024, name="embedding")
     graph = training(symbol, words=(8,))
     sizes = _sizes_asked_for(monkeypatch)
     with pytest.raises(UnmeasurableError, match="expected at most"):
-        meter(graph, only(graph, "Embedding"))
+        timer(graph, only(graph, "Embedding"))
     assert sizes == set()
 
 
-def test_integers_are_divided_by_what_is_not_zero(meter: Meter) -> None:
+def test_integers_are_divided_by_what_is_not_zero(timer: TimerClient) -> None:
     """By zero, the process would end."""
     data, lengths = (mx.sym.cast(mx.sym.var(name), "int32") for name in ("data", "lengths"))
     graph = training(mx.sym.broadcast_div(data, lengths), data=(64, 8), lengths=(1,))
-    assert meter(graph, only(graph, "broadcast_div")).seconds > 0
+    assert timer(graph, only(graph, "broadcast_div")).seconds > 0
 
 
-def test_sums_of_gradients_are_timed(meter: Meter) -> None:
+def test_sums_of_gradients_are_timed(timer: TimerClient) -> None:
     """MXNet adds up the gradients of a weight that many operators read."""
     x, weight = mx.sym.var("data"), mx.sym.var("weight")
     for step in range(10):
         x = mx.sym.FullyConnected(x, weight, num_hidden=32, no_bias=True, name=f"step{step}")
     graph = training(x, data=(8, 32))
-    assert meter(graph, numbers(graph, "_grad_add")[0]).seconds > 0
+    assert timer(graph, numbers(graph, "_grad_add")[0]).seconds > 0
 
 
-def test_random_operator_is_timed_with_its_draws(meter: Meter) -> None:
+def test_random_operator_is_timed_with_its_draws(timer: TimerClient) -> None:
     """They are those of the process that measures: the user's own come as if nothing had been measured."""
     data = mx.sym.var("data")
     graph = training(mx.sym.Dropout(data, p=0.5) * mx.sym.random.uniform(shape=(64, 64)), data=(64, 64))
@@ -272,31 +273,31 @@ def test_random_operator_is_timed_with_its_draws(meter: Meter) -> None:
     before = mx.nd.random.uniform(shape=8).asnumpy()
     mx.random.seed(3)
     for op in ("Dropout", "_backward_Dropout"):
-        assert meter(graph, only(graph, op)).seconds > 0
+        assert timer(graph, only(graph, op)).seconds > 0
     assert (mx.nd.random.uniform(shape=8).asnumpy() == before).all()
     with pytest.raises(UnmeasurableError, match="not known to be safe"):
-        meter(graph, only(graph, "_random_uniform"))
+        timer(graph, only(graph, "_random_uniform"))
     with pytest.raises(UnmeasurableError, match="draws random numbers of its own"):
-        meter(rectified, only(rectified, "LeakyReLU"))
+        timer(rectified, only(rectified, "LeakyReLU"))
 
 
-def test_foreign_code_and_index_driven_operators_are_refused(meter: Meter) -> None:
+def test_foreign_code_and_index_driven_operators_are_refused(timer: TimerClient) -> None:
     data, lengths = mx.sym.var("data"), mx.sym.var("lengths")
     last = mx.sym.SequenceLast(data, lengths, use_sequence_length=True)
     graph = training(last, data=(6, 8, 4), lengths=(8,))
     for op in ("SequenceLast", "_backward_SequenceLast"):
         with pytest.raises(UnmeasurableError, match="not known to be safe"):
-            meter(graph, only(graph, op))
+            timer(graph, only(graph, op))
 
 
-def test_node_that_mxnet_refuses_is_unmeasurable(meter: Meter) -> None:
+def test_node_that_mxnet_refuses_is_unmeasurable(timer: TimerClient) -> None:
     graph = training(mx.sym.linalg.gemm2(mx.sym.var("a"), mx.sym.var("b")), a=(8, 16), b=(16, 4))
     number = only(graph, "_linalg_gemm2")
-    assert meter(graph, number).seconds > 0
+    assert timer(graph, number).seconds > 0
     broken = graph.to_json()
     broken["nodes"][number]["attrs"] = {"transpose_a": "True"}
     with pytest.raises(UnmeasurableError, match="cannot be measured on its own"):
-        meter(TrainingGraph.from_json(broken), number)
+        timer(TrainingGraph.from_json(broken), number)
 
 
 def test_measuring_leaves_the_random_streams_and_the_environment_alone() -> None:
@@ -312,7 +313,7 @@ def test_measuring_leaves_the_random_streams_and_the_environment_alone() -> None
     np.random.seed(3)
     before = dict(os.environ)
     for number in [*numbers(graph, "BatchNorm"), *numbers(graph, "_backward_BatchNorm")]:
-        Meter(mx.cpu())(graph, number)
+        TimerClient(mx.cpu())(graph, number)
     assert draws() == expected
     assert dict(os.environ) == before
 
@@ -321,7 +322,7 @@ def test_measuring_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     graph = _cnn()
     capfd.readouterr()
     for op in ("Convolution", "BatchNorm", "_backward_Activation"):
-        Meter(mx.cpu())(graph, only(graph, op))
+        TimerClient(mx.cpu())(graph, only(graph, op))
     assert capfd.readouterr() == ("", "")
 
 
@@ -330,5 +331,5 @@ def test_answers_spent_time_and_disturbance_are_handed_on(monkeypatch: pytest.Mo
     answers = iter([{"too_long": 4.0, "once": 0.5, "spent": 3.0}, {"seconds": 1.0, "spent": 2.0, "disturbed": True}])
     monkeypatch.setattr(measure, "ask", lambda *_: next(answers))
     monkeypatch.setattr(measure, "time", SimpleNamespace(thread_time=lambda: 7.0))
-    measured = Meter(mx.cpu())(graph, only(graph, "Activation"))
+    measured = TimerClient(mx.cpu())(graph, only(graph, "Activation"))
     assert (measured.spent, measured.disturbed) == (5.0, True)

@@ -16,12 +16,12 @@ import mxnet as mx
 import pytest
 
 import echo
+from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
 from echo.frontend import measure, measurement_process
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.measurement_process import ask, measuring
 from echo.frontend.plan_key import device_key
-from echo.frontend.session import MxnetFramework
 from echo.meter.capi import Microbenchmark, Variable
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
@@ -136,12 +136,10 @@ def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(measure, "_request", request_)
     # every operator is worth it: a fast machine, on which all of them take about as long
-    monkeypatch.setattr("echo.estimators.rates.BYTES_PER_SECOND", 1e30)
-    monkeypatch.setattr("echo.estimators.rates.FLOPS_PER_SECOND", 1e30)
-    estimate = MxnetFramework.overhead
-    monkeypatch.setattr(
-        MxnetFramework, "overhead", lambda session, training, *_: estimate(session, training, 60.0, 60.0)
-    )
+    monkeypatch.setattr("echo.estimators.cost_table.BYTES_PER_SECOND", 1e30)
+    monkeypatch.setattr("echo.estimators.cost_table.FLOPS_PER_SECOND", 1e30)
+    estimate = MxnetFramework.costs
+    monkeypatch.setattr(MxnetFramework, "costs", lambda session, training, *_: estimate(session, training, 60.0, 60.0))
     return asked
 
 

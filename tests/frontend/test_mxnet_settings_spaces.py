@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from echo.frontend.mxnet_settings import other_spaces, workspace_slots
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
+from echo.ir.training_graph import Runner
 
 
 @pytest.mark.parametrize(
@@ -20,18 +20,17 @@ def test_cached_ops_draw_from_all(text: str | None, cpu: int, gpu: int, monkeypa
         monkeypatch.delenv(name, raising=False)
         if text is not None:
             monkeypatch.setenv(name, text)
-    for runner in (STATIC, DYNAMIC):
+    for runner in (Runner.STATIC, Runner.DYNAMIC):
         assert (workspace_slots("cpu", runner), workspace_slots("gpu", runner)) == (cpu, gpu)
-    assert (workspace_slots("cpu", SHAPED), workspace_slots("gpu", SHAPED)) == (min(cpu, 2), min(gpu, 2)), (
-        "one for each of its passes"
-    )
-    assert workspace_slots("cpu", EXECUTOR) == workspace_slots("gpu", EXECUTOR) == 1
+    shaped = tuple(workspace_slots(device, Runner.SHAPED) for device in ("cpu", "gpu"))
+    assert shaped == (min(cpu, 2), min(gpu, 2)), "one for each of its passes"
+    assert workspace_slots("cpu", Runner.EXECUTOR) == workspace_slots("gpu", Runner.EXECUTOR) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "runner", "setting"),
-    [(None, STATIC, None), ("4", STATIC, None), ("32", STATIC, "32"), ("32", SHAPED, None), ("1", SHAPED, "1"),
-     ("32", EXECUTOR, None)],
+    [(None, Runner.STATIC, None), ("4", Runner.STATIC, None), ("32", Runner.STATIC, "32"), ("32", Runner.SHAPED, None),
+     ("1", Runner.SHAPED, "1"), ("32", Runner.EXECUTOR, None)],
 )  # fmt: skip
 def test_spaces_other_than_the_default_are_settings_of_plans(
     text: str | None, runner: str, setting: str | None, monkeypatch: pytest.MonkeyPatch

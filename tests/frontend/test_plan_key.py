@@ -15,7 +15,7 @@ from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.frontend import plan_key as module
 from echo.frontend.plan_key import device_key, family, gpu_text, plan_key, static_bytes
 from echo.frontend.symbols import Binding, graph_of, infer_binding
-from echo.ir.training_graph import DYNAMIC, EXECUTOR
+from echo.ir.training_graph import Runner
 
 
 def test_the_device_key_names_what_times_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_static_bytes_by_kind() -> None:
 
 def test_families_are_of_one_model_and_subjects_of_one_bind() -> None:
     half = binding(**{name: (shape[0] // 2, *shape[1:]) for name, shape in MODEL.shapes.items()})
-    binds = [(binding(), EXECUTOR), (half, EXECUTOR), (binding(), DYNAMIC)]
+    binds = [(binding(), Runner.EXECUTOR), (half, Runner.EXECUTOR), (binding(), Runner.DYNAMIC)]
     one, other, block = (family(GRAPH, given, "cpu", runner) for given, runner in binds)
     assert one == other != block
     assert len({plan_key(GRAPH, given, "cpu", runner).fingerprint for given, runner in binds}) == 3
@@ -154,5 +154,5 @@ def test_a_plan_of_a_block_holds_for_one_number_of_spaces(monkeypatch: pytest.Mo
         monkeypatch.setenv("MXNET_CPU_TEMP_COPY", spaces)
         return dict(plan_key(GRAPH, binding(), "cpu", runner).settings)
 
-    assert settings(DYNAMIC, "1") == {"MXNET_CPU_TEMP_COPY": "1"}, "of 32 spaces workspaces may fill each"
-    assert settings(DYNAMIC, "4") == settings(EXECUTOR, "1") == {}
+    assert settings(Runner.DYNAMIC, "1") == {"MXNET_CPU_TEMP_COPY": "1"}, "of 32 spaces workspaces may fill each"
+    assert settings(Runner.DYNAMIC, "4") == settings(Runner.EXECUTOR, "1") == {}

@@ -10,9 +10,9 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.errors import GraphError, OptionError
-from echo.frontend import apply_gradient_rules
-from echo.frontend.apply_gradient_rules import apply_gradient_rules as exchanged
+from echo.frontend import derived_graphs
 from echo.frontend.capture import training_graph
+from echo.frontend.derived_graphs import apply_gradient_rules as exchanged
 from echo.ir.gradient_rules import gradient_rules, known
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.ir.ops import ops_with
@@ -80,7 +80,7 @@ def test_sums_of_gradients_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     training = case(CASES["tanh"]).training
     chosen = gradient_rules(training, onednn=True)
     assert exchanged(training, chosen).gradient_rules == chosen
-    monkeypatch.setattr(apply_gradient_rules, "accumulations", lambda *_: (True,))
+    monkeypatch.setattr(derived_graphs, "accumulations", lambda *_: (True,))
     assert exchanged(training, chosen) is training
 
 
@@ -128,6 +128,6 @@ def test_plans_from_files_have_no_others() -> None:
         assert all(rule.before.startswith("_backward") for rule in known(op, {"num_args": "2"}))
 
 
-@pytest.mark.parametrize("op", sorted(ops_with(lambda row: row.lighter is not None)))
+@pytest.mark.parametrize("op", sorted(ops_with(lambda row: row.gradient.rule_family is not None)))
 def test_each_family_of_lighter_gradients_has_rules(op: str) -> None:
     assert known(op, {"num_args": "2", "act_type": "tanh"})

@@ -12,12 +12,11 @@ import pytest
 import echo
 import echo.ir.gradient_rules
 from benchmarks.models import SMALL
-from echo.estimators.cost_model import estimate
+from echo.estimators.cost_model import UnmeasurableError, estimate
 from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import UnmeasurableError
-from echo.frontend.apply_gradient_rules import apply_gradient_rules
 from echo.frontend.capture import training_graph
-from echo.frontend.session import MxnetFramework
+from echo.frontend.derived_graphs import apply_gradient_rules
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import symbol_of
 from echo.ir.gradient_rules import gradient_rules, known, split_gradients, split_rule
 from echo.ir.graph import Entry
@@ -248,7 +247,7 @@ def test_plans_need_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     def unmeasured(*_: Any) -> float:
         raise UnmeasurableError("this test measures nothing")
 
-    monkeypatch.setattr(MxnetFramework, "meter", lambda _: unmeasured)
+    monkeypatch.setattr(MxnetFramework, "measure_function", lambda _: unmeasured)
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "without"))
     without = planned(monkeypatch, False)
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "with"))

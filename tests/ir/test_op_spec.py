@@ -8,13 +8,14 @@ import math
 import mxnet as mx
 import pytest
 
-from echo.ir import op_spec
+from echo.ir import ops
 from echo.ir.op_spec import (
     ALWAYS,
     NEVER,
     OF_PLANS,
     Formula,
     GradientRule,
+    OpSpec,
     Read,
     Shape,
     Source,
@@ -80,15 +81,15 @@ def counted(*sizes: int) -> float:
 
 
 CASES: dict[str, tuple[Formula, list[Shape], Shape, float]] = {
-    "convolution": (op_spec.convolution, [(2, 3, 6, 6), (4, 3, 3, 3)], (2, 4, 4, 4), counted(2, 4, 4, 4, 3, 3, 3)),
-    "in groups": (op_spec.convolution, [(2, 4, 6, 6), (4, 1, 3, 3)], (2, 4, 4, 4), counted(2, 4, 4, 4, 1, 3, 3)),
-    "deconvolution": (op_spec.deconvolution, [(2, 4, 4, 4), (4, 3, 3, 3)], (2, 3, 6, 6), counted(2, 4, 4, 4, 3, 3, 3)),
-    "dense": (op_spec.dense, [(5, 7), (3, 7), (3,)], (5, 3), counted(5, 3, 7)),
-    "attention": (op_spec.attention, [(2, 5, 4), (2, 6, 4), (2, 6, 3)], (2, 5, 3), counted(2, 5, 6, 4 + 3)),
-    "layer": (op_spec.recurrent_layer, [(5, 2, 3), (16, 3), (16,), (16, 4)], (5, 2, 4), counted(5, 2, 16, 3 + 4)),
-    "rnn": (op_spec.rnn, [(5, 2, 3), (28,)], (5, 2, 4), counted(5, 2, 28)),
-    "product": (op_spec.product, [(5, 7), (7, 3)], (5, 3), counted(5, 7, 3)),
-    "products": (op_spec.product, [(2, 5, 7), (2, 7, 3)], (2, 5, 3), counted(2, 5, 7, 3)),
+    "convolution": (ops._convolution, [(2, 3, 6, 6), (4, 3, 3, 3)], (2, 4, 4, 4), counted(2, 4, 4, 4, 3, 3, 3)),
+    "in groups": (ops._convolution, [(2, 4, 6, 6), (4, 1, 3, 3)], (2, 4, 4, 4), counted(2, 4, 4, 4, 1, 3, 3)),
+    "deconvolution": (ops._deconvolution, [(2, 4, 4, 4), (4, 3, 3, 3)], (2, 3, 6, 6), counted(2, 4, 4, 4, 3, 3, 3)),
+    "dense": (ops._dense, [(5, 7), (3, 7), (3,)], (5, 3), counted(5, 3, 7)),
+    "attention": (ops._attention, [(2, 5, 4), (2, 6, 4), (2, 6, 3)], (2, 5, 3), counted(2, 5, 6, 4 + 3)),
+    "layer": (ops._recurrent_layer, [(5, 2, 3), (16, 3), (16,), (16, 4)], (5, 2, 4), counted(5, 2, 16, 3 + 4)),
+    "rnn": (ops._rnn, [(5, 2, 3), (28,)], (5, 2, 4), counted(5, 2, 28)),
+    "product": (ops._product, [(5, 7), (7, 3)], (5, 3), counted(5, 7, 3)),
+    "products": (ops._product, [(2, 5, 7), (2, 7, 3)], (2, 5, 3), counted(2, 5, 7, 3)),
 }
 
 
@@ -132,3 +133,16 @@ def test_any_attributes() -> None:
 def test_the_user_is_shown_the_value() -> None:
     assert when("pool_type", "max", "max").shown({}) == "pool_type=max"
     assert when("pool_type", "max", "max").shown({"pool_type": "avg"}) == "pool_type=avg"
+
+
+def test_facts_are_given_by_their_own_names() -> None:
+    row = OpSpec().having(heavy=True, needs_hook=True, outputs=2)
+    changed = row.having(heavy=False, draws=ALWAYS)
+    assert (row.cost.heavy, row.safety.needs_hook, row.outputs) == (True, True, 2)
+    assert (changed.cost.heavy, changed.safety.needs_hook, changed.random.draws) == (False, True, ALWAYS)
+    assert OpSpec().having() == OpSpec()
+
+
+def test_unknown_fact_raises_type_error() -> None:
+    with pytest.raises(TypeError, match="unknown facts about an operator: hevy"):
+        OpSpec().having(hevy=True)

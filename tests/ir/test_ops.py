@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from echo.ir.ops import spec
-from echo.ir.recompute_rules import recomputable_outputs
+from echo.ir.training_node import recomputable_outputs
 from tests.support.operator_builds import BUILDS, TYPED, VARIANTS, Build, check, node_under, run, symbol_with
 from tests.support.training import assert_same, recomputing
 
@@ -38,13 +38,13 @@ def test_recomputed_by_the_hook(op: str) -> None:
 
 
 @pytest.mark.every(4)
-@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).needs_hook])
+@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).safety.needs_hook])
 def test_recomputed_by_mirroring(op: str) -> None:
     check_mirrored(BUILDS[op], readers=True)
 
 
 @pytest.mark.every(6)
-@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).needs_hook])
+@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).safety.needs_hook])
 def test_mirrored_with_an_unread_output(op: str) -> None:
     check_mirrored(BUILDS[op], readers=False)
 

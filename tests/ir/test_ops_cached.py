@@ -9,10 +9,10 @@ import pytest
 from mxnet import autograd
 
 from echo import native
-from echo.frontend.cached import stateless
+from echo.frontend.derived_graphs import stateless
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.ops import spec
-from echo.ir.recompute_rules import recomputable_outputs
+from echo.ir.training_node import recomputable_outputs
 from echo.runtime.cached_op import StockCachedOp
 from tests.support.operator_builds import BUILDS, Build, node_under, symbol_with
 from tests.support.training import assert_same, random_arrays, recomputing
@@ -65,7 +65,7 @@ def test_recomputed_in_a_cached_op(build: Build, flags: dict[str, Any]) -> None:
     found, names = run(marked, flags)
     assert "under_echo" in names
     assert_same(found, expected)
-    if not spec(node.op).train_mode_sensitive(node.attrs):
+    if not spec(node.op).safety.train_mode_sensitive(node.attrs):
         assert_same(run(marked, flags, train_mode=False)[0], run(stock, flags, train_mode=False)[0])
 
 

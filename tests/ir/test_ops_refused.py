@@ -1,4 +1,4 @@
-"""Dropout runs twice with its mask alone; what draws or writes into inputs must not run twice."""
+"""Dropout runs twice with its mask alone; what draws or writes into inputs must not be recomputed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import echo
 from echo.errors import OptionError
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
-from echo.ir.recompute_rules import recomputable_outputs, why_not
+from echo.ir.training_node import recomputable_outputs, why_not_recomputable
 from tests.support.operator_builds import (
     BUILDS,
     Build,
@@ -69,17 +69,17 @@ def test_dropouts_in_a_chain_of_recomputed_maps() -> None:
 def test_dropout_without_a_whole_mask_is_refused(attrs: dict[str, Any], reason: str) -> None:
     symbol = symbol_with(unary(mx.sym.Dropout, **attrs))
     node = node_under(symbol)
-    assert reason in why_not(node, "cpu", hook=True)
+    assert reason in why_not_recomputable(node, "cpu", hook=True)
     assert recomputable_outputs(node, "cpu", hook=True) == ()
     with pytest.raises(OptionError, match=f"'under' .Dropout. cannot be recomputed: .*{reason}"):
         echo.plan(symbol, data=(8, 72), recompute="under", policy="echo")
 
 
 def test_dropout_needs_the_hook() -> None:
-    assert "native hook" in why_not(node_under(symbol_with(unary(mx.sym.Dropout))), "cpu", hook=False)
+    assert "native hook" in why_not_recomputable(node_under(symbol_with(unary(mx.sym.Dropout))), "cpu", hook=False)
 
 
-# What must not run twice -----------------------------------------------------------------------------------------
+# What must not be recomputed ---------------------------------------------------------------------------------------
 
 
 UNSAFE: dict[str, Build] = {
@@ -98,7 +98,7 @@ UNSAFE: dict[str, Build] = {
 def test_random_operators_are_refused(op: str, hook: bool) -> None:
     symbol = symbol_with(UNSAFE[op])
     node = node_under(symbol)
-    assert why_not(node, "cpu", hook)
+    assert why_not_recomputable(node, "cpu", hook)
     assert recomputable_outputs(node, "cpu", hook) == ()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from echo.frontend import install
 from echo.frontend.symbols import graph_of
-from echo.ir import op_spec, ops
+from echo.ir import ops
 from echo.ir.graph import PREFIX, READS
 from echo.ir.op_spec import OpSpec
 from echo.ir.ops import may_draw, ops_with, spec
@@ -37,20 +37,20 @@ def tables_in(tree: ast.AST) -> set[int]:
 
 
 def test_table_covers_the_light_operators() -> None:
-    light = ops_with(lambda spec: spec.recomputable and not spec.heavy)
-    fused = {PREFIX + kernel for kernel in READS if not spec(PREFIX + kernel).heavy}  # tests/kernels has those
+    light = ops_with(lambda spec: spec.safety.recomputable and not spec.cost.heavy)
+    fused = {PREFIX + kernel for kernel in READS if not spec(PREFIX + kernel).cost.heavy}  # tests/kernels has those
     assert set(LIGHT_BUILDS) == light - fused
     assert fused - light == {PREFIX + "draw_mask", PREFIX + "pack_mask"}, "whose result is what is kept"
 
 
 def test_table_holds_heavy_operators() -> None:
-    heavy = ops_with(lambda spec: spec.heavy)
-    assert set(HEAVY_BUILDS) <= heavy <= ops_with(lambda spec: spec.recomputable)
+    heavy = ops_with(lambda spec: spec.cost.heavy)
+    assert set(HEAVY_BUILDS) <= heavy <= ops_with(lambda spec: spec.safety.recomputable)
 
 
 def test_unknown_operator_has_an_empty_row() -> None:
     assert spec("MyOwn") == OpSpec()
-    assert not any((OpSpec().recomputable, OpSpec().address_stable_reads, OpSpec().measurable))
+    assert not any((OpSpec().safety.recomputable, OpSpec().safety.address_stable_reads, OpSpec().cost.measurable))
 
 
 def test_operators_that_may_draw() -> None:
@@ -92,19 +92,19 @@ def test_every_operator_that_draws_is_known() -> None:
 
 def test_an_operator_has_one_row() -> None:
     with pytest.raises(ValueError, match="two rows"):
-        ops._table(((OpSpec(), "tanh exp"), (OpSpec(heavy=True), "tanh")))
+        ops._table(((OpSpec(), "tanh exp"), (OpSpec().having(heavy=True), "tanh")))
 
 
 def test_each_heavy_fused_operator_has_a_formula_of_its_own() -> None:
     """Of the others time follows the bytes that they move."""
     for kernel in READS:
         row = spec(PREFIX + kernel)
-        assert (row.flops is not None) == row.heavy, kernel
-        assert row.flops is not op_spec.product, kernel
+        assert (row.cost.flops is not None) == row.cost.heavy, kernel
+        assert row.cost.flops is not ops._product, kernel
 
 
 def test_operators_are_listed_in_no_other_table() -> None:
-    """No set, list or mapping of operators stands in another file, but for patterns and rules of gradients.
+    """No set, list or mapping of operators stands in another file, but for patterns and their timing.
 
     Charts of reports have words such as "sort" and "round", which are operators of MXNet's, too.
     """
@@ -114,7 +114,7 @@ def test_operators_are_listed_in_no_other_table() -> None:
     found = {
         f"{path.relative_to(ROOT)}:{line}"
         for path in (ROOT / "echo").rglob("*.py")
-        if not {"patterns", "reference", "report"} & set(path.parts) and path.name not in ("ops.py", "gradients.py")
+        if not {"patterns", "reference", "report"} & set(path.parts) and path.name not in ("ops.py", "fusion_timing.py")
         for line in tables_in(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert found == set()
@@ -130,5 +130,6 @@ def test_every_listed_operator_exists() -> None:
     without_kernels = install.why_not()  # loads them
     size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
     mx.base.check_call(mx.base._LIB.MXListAllOpNames(ctypes.byref(size), ctypes.byref(names)))
-    listed = {op for op in ops_with(lambda spec: spec.recomputable) if not (without_kernels and op.startswith(PREFIX))}
+    recomputable = ops_with(lambda spec: spec.safety.recomputable)
+    listed = {op for op in recomputable if not (without_kernels and op.startswith(PREFIX))}
     assert not listed - {names[index].decode() for index in range(size.value)}

@@ -1,4 +1,4 @@
-"""Schedules on a chain, counted by hand: what runs again and where, its bytes and seconds, and orders that are none."""
+"""Schedules on a chain, counted by hand: what is recomputed where, its bytes and seconds, and invalid orders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def order(splits: dict[int, tuple[int, ...]], **more: object) -> list[int]:
 
 def test_schedule_without_splits_runs_each_node_once() -> None:
     assert order({}) == ORDER
-    assert all(step.node == step.slot for step in steps_of(TRAINING, {}))
+    assert all(step.node == step.position for step in steps_of(TRAINING, {}))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def structure(training: TrainingGraph) -> list[Any]:
             node.control_deps,
             node.outputs,
             node.inplace,
-            node.ignored,
+            node.shape_only,
             node.external,
         )
         for node in training.nodes
@@ -221,7 +221,7 @@ def test_inputs_read_for_their_shape_stay() -> None:
     y = b.forward("tanh", "y", (4,), x)
     z = b.forward("tanh", "z", (4,), y)
     head = b.variable("head", 4, forward=False)
-    gradient = b.backward("_backward_z", "gz", (4,), head, y, z, ignored=frozenset({1}))
+    gradient = b.backward("_backward_z", "gz", (4,), head, y, z, shape_only=frozenset({1}))
     planned = with_clones(b.graph([z, gradient]), [y, z])
     names = [node.name for node in planned.nodes]
     (reader,) = (node for node in planned.nodes if node.name == "gz")

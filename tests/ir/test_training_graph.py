@@ -15,7 +15,7 @@ import pytest
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.ir.graph import Entry
-from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from tests.support.cases import case_of, model_case
 from tests.support.made_graphs import Builder
@@ -80,7 +80,7 @@ def small_graph() -> tuple[TrainingGraph, dict[str, Entry]]:
     y = b.forward("tanh", "tanh", (4,), x)
     z = b.forward("elemwise_mul", "mul", (4,), y, x)
     head = b.variable("head", 4, forward=False)
-    gy = b.backward("_backward_mul", "gmul", (4,), head, y, x, ignored=frozenset({2}), control_deps=(z.node,))
+    gy = b.backward("_backward_mul", "gmul", (4,), head, y, x, shape_only=frozenset({2}), control_deps=(z.node,))
     gx = b.backward("_backward_tanh", "gtanh", (4,), gy, y, control_deps=(y.node,), external=frozenset({0}))
     return b.graph([z, gx]), {"x": x, "y": y, "z": z, "gy": gy, "gx": gx}
 
@@ -306,3 +306,16 @@ def test_adding_up_gradients_plans_as_writing_them() -> None:
 def test_untrained_graph_raises_unsupported_error() -> None:
     with pytest.raises(UnsupportedError, match="no argument needs a gradient"):
         case_of(perceptron(), SHAPES, grad_req="null")
+
+
+@pytest.mark.parametrize(
+    ("alloc", "shape", "runner"),
+    [
+        (False, False, Runner.DYNAMIC),
+        (False, True, Runner.DYNAMIC),
+        (True, False, Runner.STATIC),
+        (True, True, Runner.SHAPED),
+    ],
+)
+def test_flags_of_a_block_decide_its_runner(alloc: bool, shape: bool, runner: Runner) -> None:
+    assert Runner.of_flags(alloc, shape) == runner

@@ -1,4 +1,4 @@
-"""Types and nodes as values: sizes, what shares memory, and JSON there and back."""
+"""Types and nodes as values, and operators that read only through their inputs (`tests/operators` checks the table)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ import pytest
 from echo.errors import GraphError
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import FLAGS, TensorType, TrainingNode, node_from_json, node_to_json, tensor_type
+from echo.ir.training_node import (
+    FLAGS,
+    TensorType,
+    TrainingNode,
+    all_outputs,
+    node_from_json,
+    node_to_json,
+    tensor_type,
+    why_not_reader,
+    why_not_recomputable,
+)
 from tests.support.made_graphs import Builder
 
 NODE = TrainingNode(
     "Dropout", "drop", (TensorType((2, 3)), TensorType((2, 3), 3)), (Entry(1), Entry(2, 1)), (0,), {"p": "0.5"},
-    forward=False, user=None, inplace=((0, 0, True),), ignored=frozenset({1}), external=frozenset({0}),
-    untouched=frozenset({1}), random=True, stateful=True, mutates=True, kept=7,
+    forward=False, user=None, inplace=((0, 0, True),), shape_only=frozenset({1}), external=frozenset({0}),
+    untouched=frozenset({1}), random=True, stateful=True, mutates=True, layout_copy_bytes=7,
 )  # fmt: skip
 
 
@@ -48,8 +58,8 @@ def test_json_there_and_back() -> None:
 
 
 def test_having_is_replace() -> None:
-    other = NODE.having(name="other", kept=0)
-    assert (other.name, other.kept, other.op, other.inputs) == ("other", 0, "Dropout", NODE.inputs)
+    other = NODE.having(name="other", layout_copy_bytes=0)
+    assert (other.name, other.layout_copy_bytes, other.op, other.inputs) == ("other", 0, "Dropout", NODE.inputs)
     assert NODE.name == "drop"
 
 
@@ -91,8 +101,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "in place of an input far away": ({"inplace": ((5_000_000, 0, False),)}, "inplace: there is no pair of input 5"),
     "in place of a negative input": ({"inplace": ((-1, 0, True),)}, "inplace"),
     "in place, by an output that is not there": ({"inplace": ((0, 1, False),)}, "input 0 and output 1"),
-    "ignores an input that is not there": ({"ignored": frozenset({2})}, "ignored: expected numbers below 2"),
-    "ignores a negative input": ({"ignored": frozenset({-1})}, "ignored"),
+    "ignores an input that is not there": ({"shape_only": frozenset({2})}, "shape_only: expected numbers below 2"),
+    "ignores a negative input": ({"shape_only": frozenset({-1})}, "shape_only"),
     "an external output that is not there": ({"external": frozenset({1})}, "external: expected numbers below 1"),
     "an untouched output that is not there": ({"untouched": frozenset({0, 7})}, "untouched: expected numbers below 1"),
 }
@@ -112,7 +122,8 @@ def test_a_bad_number_in_a_file(name: str) -> None:
     changes, _ = BAD[name]
     value = graph().to_json()
     for key, change in changes.items():
-        value["nodes"][3][key] = [list(x)[:3] if isinstance(x, tuple) else x for x in change]
+        name_in_file = {"shape_only": "ignored"}.get(key, key)
+        value["nodes"][3][name_in_file] = [list(x)[:3] if isinstance(x, tuple) else x for x in change]
     with pytest.raises(GraphError):
         TrainingGraph.from_json(value)
 
@@ -133,3 +144,63 @@ def test_a_dropout_without_a_mask_is_an_operator_like_others() -> None:
     node = graph().nodes[1]
     assert not replace(node, op="Dropout").is_masked
     assert replace(node, op="Dropout", outputs=(TensorType((8,)), TensorType((8,)))).is_masked
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "position", "reason"),
+    [
+        ("tanh", {}, 0, ""),
+        ("Custom", {}, 0, "Custom is not known to read its inputs through its inputs alone"),
+        ("Deconvolution", {}, 0, ""),
+        ("Deconvolution", {}, 1, "input 1 of Deconvolution must not move"),
+        ("Convolution", {}, 1, ""),
+        ("SoftmaxOutput", {"out_grad": "False"}, 0, ""),
+        ("SoftmaxOutput", {"out_grad": "True"}, 0, "the gradient of SoftmaxOutput with out_grad=True depends on"),
+        ("softmax", {"use_length": "1"}, 1, "the gradient of softmax with use_length=1 depends on"),
+        ("LeakyReLU", {"act_type": "leaky"}, 0, ""),
+        ("LeakyReLU", {"act_type": "prelu"}, 0, "the gradient of LeakyReLU with act_type=prelu depends on"),
+        ("LeakyReLU", {"act_type": "rrelu"}, 0, "LeakyReLU with act_type=rrelu was never tried"),
+    ],
+)
+def test_readers_of_more_than_inputs_have_a_reason(op: str, attrs: dict[str, str], position: int, reason: str) -> None:
+    found = why_not_reader(op, attrs, position)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_operators_that_write_into_inputs_are_refused(hook: bool) -> None:
+    node = TrainingNode("tanh", "writer", (TensorType((2,)),), mutates=True)
+    assert "writes into its input" in why_not_recomputable(node, "cpu", hook)
+    assert why_not_recomputable(replace(node, op="BatchNorm"), "cpu", hook) == ""
+    assert why_not_recomputable(replace(node, mutates=False), "cpu", hook) == ""
+
+
+@pytest.mark.parametrize(
+    "op", ["Custom", "_foreach", "_while_loop", "_cond", "RNN", "_shuffle", "MakeLoss", "SoftmaxOutput", "MyOwn"]
+)
+def test_unknown_operators_are_refused(op: str) -> None:
+    node = TrainingNode(op, "unknown", (TensorType((2,)),))
+    assert why_not_recomputable(node, "cpu", hook=True) == f"{op} is not known to be safe to run twice"
+
+
+def test_masks_of_cudnn_are_refused() -> None:
+    node = TrainingNode("Dropout", "dropped", (TensorType((2,)),), attrs={"p": "0.5"})
+    assert "cuDNN" in why_not_recomputable(node, "gpu", hook=True)
+    assert why_not_recomputable(replace(node, attrs={"p": "0.5", "cudnn_off": "True"}), "gpu", hook=True) == ""
+    assert why_not_recomputable(node, "cpu", hook=True) == ""
+
+
+def test_batch_norm_on_a_gpu_needs_the_hook() -> None:
+    """Its clone leaves the moving statistics as they are; MXNet's own mirroring would move them twice."""
+    node = TrainingNode("BatchNorm", "normal", (TensorType((2,)),), mutates=True)
+    assert why_not_recomputable(node, "gpu", hook=True) == ""
+    assert "cuDNN" in why_not_recomputable(node, "gpu", hook=False)
+    assert why_not_recomputable(node, "cpu", hook=False) == ""
+
+
+@pytest.mark.parametrize(("op", "hook", "outputs"), [("tanh", True, (0,)), ("Pooling", True, (0, 1)),
+                                                     ("tanh", False, (0, 1))])  # fmt: skip
+def test_outputs_that_are_computed_again(op: str, hook: bool, outputs: tuple[int, ...]) -> None:
+    """MXNet's own mirroring replaces a node as a whole."""
+    assert all_outputs(TrainingNode(op, "two", (TensorType((2,)),) * 2), hook) == outputs

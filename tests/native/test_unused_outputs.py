@@ -14,11 +14,11 @@ import pytest
 from mxnet import autograd, gluon
 
 import echo
-from echo.frontend.cached import as_cached
 from echo.frontend.capture import training_graph
+from echo.frontend.derived_graphs import as_cached
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.verify.storage import peak_storage
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -150,7 +150,7 @@ def test_untouched_gradients_are_those_mxnet_never_allocates(name: str) -> None:
     training = captured(case)
     untouched = [kind.bytes for node in training.nodes for i, kind in enumerate(node.outputs) if i in node.untouched]
     assert (size in untouched) == case.left_out
-    for runner in (STATIC, SHAPED, DYNAMIC):
+    for runner in (Runner.STATIC, Runner.SHAPED, Runner.DYNAMIC):
         assert untouched_of(as_cached(training, runner, 16)) == untouched_of(training)
 
 

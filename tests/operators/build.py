@@ -1,6 +1,6 @@
 """A small training graph around one operator: maps before it, readers after it, and later maps of the same sizes.
 
-Every input of the operator under test is made by light operators, so that it is no variable and can be computed again.
+Every input of the operator under test is made by light operators, so that it is no variable and can be recomputed.
 After the operator come its readers, and after those *fillers*: maps of each size that the operator reads or writes.
 They take over every chunk of memory that a recomputed map gives back, in the forward pass and in the backward pass,
 before the operator's gradient runs: an old address has another value by then.

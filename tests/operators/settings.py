@@ -32,7 +32,7 @@ def full(case: Case) -> Iterator[Trial]:
     ranks = {len(given.axes) for given in case.inputs if given.kind == "x"}
     yield Trial(Setting(), ALL)
     yield Trial(Setting(masked="numbers", consumer="heavy"), ONE)
-    if 2 in ranks and spec(case.op).heavy:
+    if 2 in ranks and spec(case.op).cost.heavy:
         yield Trial(Setting("dense", shared=True), ONE)
     if 4 in ranks:
         yield Trial(Setting("conv"), ALL)

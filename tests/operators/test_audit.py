@@ -1,4 +1,4 @@
-"""Operators between maps that run again, move or are unpacked from bits: every bit as stock MXNet has it, or known."""
+"""Operators between feature maps that are recomputed, moved or unpacked: every bit is that of stock MXNet, or known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from echo.frontend import install
 from echo.frontend.install import install_hook
-from echo.ir.recompute_rules import why_not_reader
+from echo.ir.training_node import why_not_reader
 from tests.operators.audit import Audit, audit, in_place
 from tests.operators.case import Case, case
 from tests.operators.cases import CASES

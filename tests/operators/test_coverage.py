@@ -26,10 +26,10 @@ def test_every_operator_has_a_case_or_a_reason() -> None:
 
 
 def test_every_case_is_of_a_reader_or_known_not_to_be_one() -> None:
-    readers = ops_with(lambda spec: spec.address_stable_reads)
+    readers = ops_with(lambda spec: spec.safety.address_stable_reads)
     assert not readers & set(NOT_READERS)
     assert readers | set(NOT_READERS) == COVERED
 
 
 def test_every_recomputable_operator_has_a_case() -> None:
-    assert ops_with(lambda spec: spec.recomputable) <= COVERED
+    assert ops_with(lambda spec: spec.safety.recomputable) <= COVERED

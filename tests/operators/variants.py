@@ -7,7 +7,7 @@ from typing import Any, Mapping
 
 from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
-from echo.ir.recompute_rules import why_not_dropout
+from echo.ir.training_node import why_not_dropout
 from tests.operators.case import Case
 from tests.operators.graph import UNDER, Built, Setting
 from tests.operators.run import EXECUTOR, STATIC, node_under
@@ -15,7 +15,7 @@ from tests.operators.run import EXECUTOR, STATIC, node_under
 
 @dataclass(frozen=True)
 class Variant:
-    """The roles of the nodes that run again, and the match range of the storage, None for MXNet's own.
+    """The roles of the nodes that are recomputed, and the match range of the storage, None for MXNet's own.
 
     ``packed`` says that masks are kept as bits, ``everywhere`` that not only executors are asked.
     """
@@ -80,10 +80,10 @@ def recomputable_outputs(case: Case, graph: Any, runner: str) -> str:
     """
     node = node_under(graph)
     attrs = {key: str(value) for key, value in case.attrs}
-    if node is None or not spec(case.op).recomputable:
+    if node is None or not spec(case.op).safety.recomputable:
         return ""
     if case.op == "Dropout" and why_not_dropout(attrs):
         return ""
     if runner != EXECUTOR and node["stateful"] and case.op != "Dropout":
         return ""  # for whose state a CachedOp has no room twice
-    return ",".join(map(str, range(len(node["shapes"]) if spec(case.op).every_output else 1)))
+    return ",".join(map(str, range(len(node["shapes"]) if spec(case.op).safety.every_output else 1)))

@@ -14,7 +14,7 @@ from echo.estimators.cost_model import CostModel
 from echo.estimators.inplace import as_stock, with_layout_copies
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
-from echo.ir.training_graph import DYNAMIC, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates, Differentiate, EstimateCost, FindCandidates, Partition
 from echo.passes.request import Request
 from echo.plans.options import Options
@@ -23,7 +23,7 @@ from echo.system.process import Deadline
 from tests.support.cases import Case, case_of, model_case, special_case, with_dropout
 from tests.support.fake_frontend import FakeFramework
 from tests.support.made_graphs import Builder
-from tests.support.planning import overhead_of
+from tests.support.planning import costs_of
 
 
 @dataclass
@@ -106,7 +106,7 @@ def test_operators_are_sorted() -> None:
     candidates = found(case)
     assert names(case, candidates.light) >= {"enc_tanh", "enc_drop", "dec_tanh", "parts"}
     assert names(case, candidates.heavy) == {"enc_fc", "dec_fc"}
-    assert not candidates.forced
+    assert not candidates.must_recompute
     reasons = {case.training.nodes[number].name: reason for number, reason in candidates.refused.items()}
     assert reasons["softmax"] == "an output of the symbol lives to the end anyway"
 
@@ -120,8 +120,8 @@ def test_mode_dependent_maps_stay_if_inference_draws_random_numbers() -> None:
     assert reasons["noise"] == "_random_uniform is not known to be safe to run twice"
     for name in ("enc_drop", "enc_fc", "dec_fc"):
         assert reasons[name].startswith("in inference the graph draws random numbers")
-    assert {entry.node for entry in found(case, recompute="enc_drop").forced}
-    block = replace(case, training=replace(case.training, runner=DYNAMIC))
+    assert {entry.node for entry in found(case, recompute="enc_drop").must_recompute}
+    block = replace(case, training=replace(case.training, runner=Runner.DYNAMIC))
     assert "enc_drop" in names(case, found(block).light)
 
 
@@ -211,9 +211,9 @@ def test_a_name_with_brackets_matches_itself() -> None:
 def test_nodes_that_match_recompute_are_forced(name: str) -> None:
     case = network()
     candidates = found(case, recompute=name)
-    (number,) = {entry.node for entry in candidates.forced}
+    (number,) = {entry.node for entry in candidates.must_recompute}
     assert case.training.nodes[number].name == name
-    assert candidates.forced >= {Entry(number, 0)}
+    assert candidates.must_recompute >= {Entry(number, 0)}
     assert number not in candidates.light
     assert number not in candidates.heavy
     assert number not in candidates.refused
@@ -261,7 +261,7 @@ def test_segments_are_of_light_candidates_alone() -> None:
     found = Partition().run(case.training, candidates)
     assert found == partition(case.training, candidates.light)
     assert found != partition(case.training, {**candidates.light, **candidates.heavy})
-    assert any(spec(case.training.nodes[number].op).heavy for number in candidates.heavy)
+    assert any(spec(case.training.nodes[number].op).cost.heavy for number in candidates.heavy)
 
 
 CASE = model_case("lm")
@@ -273,9 +273,9 @@ class Timed(FakeFramework):
 
     limits: list[tuple[float, float]] = field(default_factory=list)
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
+    def costs(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
         self.limits.append((time_limit, clock_limit))
-        return overhead_of(training)
+        return costs_of(training)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_masks_that_miss_a_budget_cost_no_plan(
     monkeypatch.setattr(choose, "best_plan", best)
     monkeypatch.setattr(Masked, "why_not_tried", lambda *_: "")
     example = EXAMPLES["dropout"]()
-    # where inference draws random numbers, no Dropout runs again
+    # where inference draws random numbers, no Dropout is recomputed
     x, given = mx.sym.load_json(example.symbol.tojson().replace("always", "training")), example.shapes
     if transparent:
         with echo.enable(memory_budget=0.97, strict=strict):

@@ -22,7 +22,7 @@ from echo.runtime import bind_plan
 from tests.support.fused_models import EXAMPLES
 
 MODEL = SMALL["lm"]()
-BASE = ["differentiate", "candidates", "partition", "overhead", "select", "rewrite", "confirm", "explain"]
+BASE = ["differentiate", "find-candidates", "partition", "estimate-cost", "select", "rewrite", "confirm", "explain"]
 
 
 def traced(folder: Path, monkeypatch: pytest.MonkeyPatch, model: Any = MODEL, **options: object) -> dict[str, str]:

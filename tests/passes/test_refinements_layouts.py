@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import echo
-from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.cost_model import UnmeasurableError
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.measure import race
-from echo.frontend.session import MxnetFramework
 from echo.frontend.symbols import graph_of
 from echo.ir.training_node import TensorType
 from echo.passes import choose
@@ -275,7 +275,7 @@ def test_a_plan_is_loaded_without_measuring(
     assert len(runs) == 1
     assert distance(found, gradients(example.symbol, example)) < TOLERANCE
     wrong = replace(plan, fused=(*plan.fused[:-1], ("batched_products:10", plan.fused[-1][1] + 1)))
-    with pytest.raises(echo.EchoError, match="not the first of a family"):
+    with pytest.raises(echo.EchoError, match="not the first of a group"):
         echo.optimize(example.symbol, plan=wrong).simple_bind(mx.cpu(), **example.shapes)
 
 

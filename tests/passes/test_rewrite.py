@@ -14,7 +14,7 @@ from echo.frontend.capture import training_graph
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.training_graph import DYNAMIC, MemoryPool
+from echo.ir.training_graph import MemoryPool, Runner
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm, Confirmed, Rewrite, Rewritten
 from echo.passes.rules import RULES
@@ -162,7 +162,7 @@ def test_a_small_gain_is_refused_where_frees_come_late() -> None:
     case = model_case("nmt")
     late = MemoryPool(4096, 2 << 20, powers=False, late=3)
     for pool, least in ((None, 0.0), (replace(late, late=0), 0.0), (late, RULES.late_gain)):
-        training = replace(case.training, runner=DYNAMIC, pool=pool)
+        training = replace(case.training, runner=Runner.DYNAMIC, pool=pool)
         pooled = replace(case, training=training)
         for part in (0.99, 0.95, 0.5):
             planned = int(part * training.planned_bytes)

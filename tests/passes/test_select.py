@@ -17,12 +17,12 @@ from echo.passes.analysis import FindCandidates, Partition
 from echo.passes.request import Request
 from echo.passes.select import Select, Selection
 from echo.plans.options import Options
+from echo.policies.mincut import least_bytes
 from echo.policies.problem import Problem, WarmStart
-from echo.policies.solvers.min_cut import least_bytes
 from echo.system.process import NEVER
 from tests.support.cases import Case, any_case, case_of
 from tests.support.fake_frontend import FakeFramework
-from tests.support.planning import overhead_of, problem_of
+from tests.support.planning import costs_of, problem_of
 
 STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}
 MODELS = ["nmt", "lm", "resnet50_v2", "dropout", "slices"]
@@ -39,7 +39,7 @@ def select(case: Case, **options: Any) -> Selection:
     training = case.training
     candidates = FindCandidates().run(request, training)
     segments = Partition().run(training, candidates)
-    values = (training, candidates, segments, overhead_of(training))
+    values = (training, candidates, segments, costs_of(training))
     try:
         return Select().run(request, *values)
     except BudgetError:
@@ -56,7 +56,7 @@ def heavy(case: Case, selection: Selection) -> set[str]:
 
 
 def seconds(case: Case, selection: Selection) -> float:
-    return sum(overhead_of(case.training).seconds[number] * times for number, times in selection.runs.items())
+    return sum(costs_of(case.training).seconds[number] * times for number, times in selection.runs.items())
 
 
 # Without a budget ---------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_never_worse_than_the_stock_graph(name: str) -> None:
 def test_time_is_kept_within_its_bound(name: str, bound: float, policy: str) -> None:
     case = any_case(name)
     found = select(case, policy=policy, max_overhead=bound)
-    assert found.seconds <= bound * overhead_of(case.training).step_seconds * (1 + 1e-9)
+    assert found.seconds <= bound * costs_of(case.training).step_seconds * (1 + 1e-9)
     if bound == 0:
         assert not found.runs
 
@@ -131,7 +131,7 @@ def test_mxnets_own_match_range_is_among_the_choices(own: int) -> None:
     request = replace(request, framework=Watching(case.training, match_range=own, evaluations=100))
     candidates = FindCandidates().run(request, case.training)
     segments = Partition().run(case.training, candidates)
-    Select().run(request, case.training, candidates, segments, overhead_of(case.training))
+    Select().run(request, case.training, candidates, segments, costs_of(case.training))
     longest = max(seen, key=len)
     assert longest[0] == own
     assert len(set(longest)) == len(longest)
@@ -202,7 +202,7 @@ def test_a_bound_on_time_holds_next_to_a_budget() -> None:
     budget = static + int(1.15 * free)
     found = select(case, memory_budget=budget, max_overhead=0.25, evaluations=2000)
     assert total(found) <= budget
-    assert found.seconds <= 0.25 * overhead_of(case.training).step_seconds
+    assert found.seconds <= 0.25 * costs_of(case.training).step_seconds
 
 
 @pytest.mark.every(2)
@@ -212,7 +212,7 @@ def test_a_budget_that_needs_more_time_than_allowed_is_refused(bound: float) -> 
     case = any_case("nmt")
     free = select(case, max_overhead=None)
     budget = total(free) + (20 << 10)
-    assert select(case, memory_budget=budget).seconds > 2 * bound * overhead_of(case.training).step_seconds
+    assert select(case, memory_budget=budget).seconds > 2 * bound * costs_of(case.training).step_seconds
     refused(case, memory_budget=budget, max_overhead=bound)
 
 
@@ -307,7 +307,7 @@ def test_progress_is_reported() -> None:
     candidates = FindCandidates().run(request, case.training)
     with pytest.raises(BudgetError):
         Select().run(
-            request, case.training, candidates, Partition().run(case.training, candidates), overhead_of(case.training)
+            request, case.training, candidates, Partition().run(case.training, candidates), costs_of(case.training)
         )
     request.unreached[0].search(NEVER)
     assert "select: the budget needs compute-heavy operators" in seen
@@ -348,12 +348,12 @@ def test_few_choices_are_all_tried_whatever_the_warm_start_says(monkeypatch: pyt
     request = request_of(case, evaluations=1 << 20)
     training = case.training
     candidates = FindCandidates().run(request, training)
-    segments, overhead = Partition().run(training, candidates), overhead_of(training)
-    first = Select().run(request, training, candidates, segments, overhead)
+    segments, costs = Partition().run(training, candidates), costs_of(training)
+    first = Select().run(request, training, candidates, segments, costs)
     assert first.warm_start is not None
     monkeypatch.setattr(WarmStart, "of", None)
     monkeypatch.setattr(WarmStart, "fits", None)
-    again = Select().run(replace(request, warm_start=first.warm_start), training, candidates, segments, overhead)
+    again = Select().run(replace(request, warm_start=first.warm_start), training, candidates, segments, costs)
     assert again == replace(first, warm_start=None)
 
 
@@ -363,5 +363,5 @@ def test_many_choices_start_from_the_warm_start() -> None:
     first = select(case)
     training = case.training
     candidates = FindCandidates().run(request, training)
-    values = training, candidates, Partition().run(training, candidates), overhead_of(training)
+    values = training, candidates, Partition().run(training, candidates), costs_of(training)
     assert Select().run(replace(request, warm_start=first.warm_start), *values).warm_start is not None

@@ -32,7 +32,7 @@ def memory(planned: int, workspaces: int = 0) -> Any:
 def plan_variant(
     planned: int, operators: int = 0, hidden: int = 0, stock: int = 1000, workspaces: int = 0, seconds: float = 0.0
 ) -> Variant:
-    """A trial, whose operators were measured where ``seconds`` are given."""
+    """A variant, whose operators were measured where ``seconds`` are given."""
     fused = Fused(GRAPH, tuple(("lstm_cell", number) for number in range(operators)), hidden=hidden)
     made = SimpleNamespace(
         after=memory(planned, workspaces), step_seconds=0.9 * seconds, overhead_seconds=0.1 * seconds
@@ -65,12 +65,12 @@ def request(budget: float | None = None) -> Any:
 )
 def test_the_most_fused_graph_may_need_a_little_more(more: float, part: float, first: bool) -> None:
     one = Fused(GRAPH).graph.nodes[0].name
-    trials = [plan_variant(int(more * 1000) - 100, 1, seconds=part), plan_variant(900, seconds=1.0)]
-    chosen = choose(trials, GRAPH)
+    variants = [plan_variant(int(more * 1000) - 100, 1, seconds=part), plan_variant(900, seconds=1.0)]
+    chosen = choose(variants, GRAPH)
     if first:
-        assert chosen is trials[0]
+        assert chosen is variants[0]
         return
-    assert chosen.planned is trials[1].planned
+    assert chosen.planned is variants[1].planned
     (left,) = chosen.fused.missed
     assert (left.name, left.pattern) == (one, "lstm_cell")
     times = f", and {part:.2f} of the time" if part else ""
@@ -85,35 +85,35 @@ def test_a_graph_that_is_larger_by_workspaces_alone_may_be_less_much_faster(
     planned: int, part: float, first: bool
 ) -> None:
     sizes = (1000 * planned, 900_000)
-    trials = [
+    variants = [
         plan_variant(sizes[0], 1, stock=1_000_000, workspaces=150_000, seconds=part),
         plan_variant(sizes[1], seconds=1.0),
     ]
-    assert (choose(trials, GRAPH) is trials[0]) == first
+    assert (choose(variants, GRAPH) is variants[0]) == first
 
 
 def test_times_of_short_steps_do_not_decide() -> None:
     """They are noise: the graph with the most fused operators is taken, as where nothing was measured."""
-    assert choose([plan_variant(900, 1, seconds=2e-4), plan_variant(900, seconds=1e-4)], GRAPH).fused.places
-    assert not choose([plan_variant(900, 1, seconds=2e-2), plan_variant(900, seconds=1e-2)], GRAPH).fused.places
+    assert choose([plan_variant(900, 1, seconds=2e-4), plan_variant(900, seconds=1e-4)], GRAPH).fused.match_sites
+    assert not choose([plan_variant(900, 1, seconds=2e-2), plan_variant(900, seconds=1e-2)], GRAPH).fused.match_sites
 
 
 def test_hidden_bytes_of_operators_count() -> None:
     """The fused graph plans more, and does away with what the user's operators hold inside."""
-    trials = [plan_variant(1900, 1, hidden=900), plan_variant(1100)]
-    assert choose(trials, GRAPH) is trials[0]
-    assert choose([plan_variant(1900, 1), plan_variant(1100)], GRAPH).fused.places == ()
+    variants = [plan_variant(1900, 1, hidden=900), plan_variant(1100)]
+    assert choose(variants, GRAPH) is variants[0]
+    assert choose([plan_variant(1900, 1), plan_variant(1100)], GRAPH).fused.match_sites == ()
 
 
 def test_a_graph_that_misses_the_budget_is_not_chosen() -> None:
-    trials = [missing(20), plan_variant(900)]
-    assert choose(trials, GRAPH) is trials[1]
+    variants = [missing(20), plan_variant(900)]
+    assert choose(variants, GRAPH) is variants[1]
 
 
 def test_the_budget_that_is_missed_by_least_is_told() -> None:
-    trials = [missing(30), missing(20), missing(25)]
-    chosen = choose(trials, GRAPH)
-    assert chosen.fused is trials[0].fused
+    variants = [missing(30), missing(20), missing(25)]
+    chosen = choose(variants, GRAPH)
+    assert chosen.fused is variants[0].fused
     with pytest.raises(BudgetError) as caught:
         chosen.result(request())
     assert caught.value.reachable == 20

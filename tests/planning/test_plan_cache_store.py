@@ -17,9 +17,8 @@ from echo import pipeline
 from echo.ir.graph import Graph
 from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.planning import plan_cache
-from echo.planning.plan_cache import Found
 from echo.planning.planner import Planner
-from echo.planning.rename import Names
+from echo.planning.reuse import Names, PlannedGraph
 from echo.plans.decisions import mark, marks_of
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
@@ -84,8 +83,8 @@ def stored(plan: Plan) -> tuple[Graph, Graph]:
     return graph, marked
 
 
-def found(plan: Plan, marked: Graph, graph: Graph, chunks: tuple[int, ...] | None = None) -> Found:
-    return Found(plan, marked, graph, chunks, Names.of(graph, graph))
+def found(plan: Plan, marked: Graph, graph: Graph, chunks: tuple[int, ...] | None = None) -> PlannedGraph:
+    return PlannedGraph(plan, marked, graph, chunks, Names.of(graph, graph))
 
 
 def with_marks_of(plan: Plan, graph: Graph, marked: Graph) -> Plan:
@@ -267,7 +266,7 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
     write(path, wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0", RANGE_ATTRIBUTE: "4"}]]))
     assert plan_cache.load("key", graph, NOBODY) is None
-    ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing runs again
+    ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing is recomputed
     plan_cache.save("key", found(with_marks_of(plan, graph, ranges), ranges, graph))
     assert plan_cache.load("key", graph, NOBODY) is not None
 

@@ -11,7 +11,7 @@ from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
 from echo.planning.planner import Planner
 from echo.plans.options import Options
-from tests.planning.test_follow import session_of
+from tests.planning.test_reuse import framework_of
 
 MODEL = SMALL["lm"]()
 
@@ -19,12 +19,12 @@ MODEL = SMALL["lm"]()
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("fuse", [False, True])
 def test_kept_plan_holds_no_training_graph(fuse: bool) -> None:
-    sessions = [session_of(MODEL)]
-    training = weakref.ref(sessions[0].differentiate())
+    frameworks = [framework_of(MODEL)]
+    training = weakref.ref(frameworks[0].differentiate())
     planner = Planner()
-    found = planner.plan(lambda: sessions[0], Options(fuse=fuse, max_overhead=None))
+    found = planner.plan(lambda: frameworks[0], Options(fuse=fuse, max_overhead=None))
     assert training() is not None
-    sessions.clear()
+    frameworks.clear()
     gc.collect()
     assert training() is None
     assert found.plan.why(found.plan.recomputed[0].name)
@@ -33,12 +33,12 @@ def test_kept_plan_holds_no_training_graph(fuse: bool) -> None:
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_oldest_plan_goes_where_there_are_too_many_and_all_go_when_told() -> None:
     """Plans in memory: an answer from there is the same object, any other one is made again or read from the disk."""
-    session = session_of(MODEL)
+    framework = framework_of(MODEL)
     planner = Planner(most=2)
 
     def graph(bound: float) -> object:
         options = Options(fuse=False, max_overhead=bound)
-        return planner.plan(session.renewed, options, details=False).graph
+        return planner.plan(framework.fresh_copy, options, details=False).graph
 
     first, second = graph(0.1), graph(0.2)
     assert (graph(0.1), graph(0.2)) == (first, second)
@@ -56,12 +56,12 @@ def test_the_oldest_plan_goes_where_there_are_too_many_and_all_go_when_told() ->
 def test_planning_without_the_hook_raises_if_strict_and_else_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("echo.frontend.session.install_hook", lambda: "another MXNet")
-    session = session_of(MODEL)
+    monkeypatch.setattr("echo.frontend.framework.install_hook", lambda: "another MXNet")
+    framework = framework_of(MODEL)
     with pytest.raises(UnsupportedError, match="without the native hook, plans save less: another MXNet"):
-        Planner().plan(session.renewed, Options(fuse=False, strict=True))
+        Planner().plan(framework.fresh_copy, Options(fuse=False, strict=True))
     for _ in range(2):
-        Planner().plan(session.renewed, Options(fuse=False))
+        Planner().plan(framework.fresh_copy, Options(fuse=False))
     assert [record.getMessage() for record in caplog.records] == [
         "echo: without the native hook, plans save less: another MXNet"
     ]

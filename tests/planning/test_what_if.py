@@ -17,7 +17,7 @@ from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.options import Options
 from tests.support.cases import model_case
 from tests.support.fake_frontend import FakeFramework
-from tests.support.planning import overhead_of
+from tests.support.planning import costs_of
 
 CASE = model_case("lm")
 
@@ -29,8 +29,8 @@ class Framework(FakeFramework):
     why_no_fusion: str = "here nothing is fused"
     adds: bool = False
 
-    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
-        return overhead_of(training)
+    def costs(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
+        return costs_of(training)
 
     def apply_gradient_rules(self, training: TrainingGraph, gradient_rules: Any) -> TrainingGraph:
         return training

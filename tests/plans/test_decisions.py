@@ -12,7 +12,7 @@ from echo.errors import GraphError
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.training_graph import ASSIGNED
+from echo.ir.training_graph import StorageStrategy
 from echo.plans.decisions import (
     KEPT,
     MOST,
@@ -53,7 +53,7 @@ def test_memory_sums_static_and_planned_bytes(static: dict[str, int], kept: int,
 
 
 def test_workspaces_are_no_choice_of_the_plan() -> None:
-    """They follow from the fused operators, whatever runs again."""
+    """They follow from the fused operators, whatever is recomputed."""
     memory = Memory(100, 0, {"weights": 7, WORKSPACES: 5}, {}, {})
     assert (memory.workspaces, memory.chosen, memory.total) == (5, 100, 112)
 
@@ -142,9 +142,9 @@ def test_outputs_and_positions_are_written_next_to_the_range(graph: Graph) -> No
 
 
 def test_a_range_alone_is_written_into_every_operator(graph: Graph) -> None:
-    found = mark(graph, {}, hook=True, match_range=ASSIGNED, static=True)
+    found = mark(graph, {}, hook=True, match_range=StorageStrategy.ASSIGNED, static=True)
     assert attrs(found, RANGE_ATTRIBUTE) == [None, "-1s", "-1s", "-1s"]
-    assert (range_text(ASSIGNED, False), range_text(4, True)) == ("-1", "4")
+    assert (range_text(StorageStrategy.ASSIGNED, False), range_text(4, True)) == ("-1", "4")
 
 
 def test_mark_without_the_hook_sets_mirroring(graph: Graph) -> None:

@@ -11,7 +11,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.errors import BudgetError
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.ir.schedule import RecomputeSchedule
 from echo.plans.frontier import frontier
 from echo.plans.plan import Plan

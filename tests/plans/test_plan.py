@@ -16,7 +16,7 @@ from echo.errors import GraphError
 from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, MissedFusion, Note, NoteKind
 from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan, StepTime
-from echo.plans.why import Alternative
+from echo.plans.text import Alternative
 
 PLAN_KEY = PlanKey(
     graph="abc",

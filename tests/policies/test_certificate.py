@@ -13,12 +13,11 @@ import pytest
 
 from echo.errors import OptionError
 from echo.estimators.scheduler import Scheduler
-from echo.ir.data_graph import DataGraph
 from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import RecomputeSchedule, Replayed, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.policies import POLICIES
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import DataGraph, problem_of_graph
 from echo.policies.ilp import IntegerProgram
 from echo.policies.problem import Policy, Problem, partition
 from echo.policies.search import Search
@@ -35,7 +34,7 @@ FEW, SOME = 2_000, 50_000  # simulations, on small graphs and on chains
 
 def certified(problem: Problem, splits: RecomputeSchedule) -> Replayed:
     """Bytes and seconds of recomputation, after all that `replay` and the problem can say against a schedule."""
-    training, seconds = problem.training, problem.overhead.seconds
+    training, seconds = problem.training, problem.costs.seconds
     assert set(splits) <= set(problem.candidates)
     assert all(list(slots) == sorted(set(slots)) for slots in splits.values())
     order = [step.node for step in steps_of(training, splits)]
@@ -55,7 +54,7 @@ def certified(problem: Problem, splits: RecomputeSchedule) -> Replayed:
 
 
 def spaces(problem: Problem) -> Iterator[RecomputeSchedule]:
-    """Every schedule that there is; under ``once`` those in which a node runs again once, for all its readers."""
+    """Every schedule that there is; under ``once`` those in which a node is recomputed once, for all its readers."""
     candidates = sorted(problem.candidates)
     if problem.once:
         for bits in itertools.product((False, True), repeat=len(candidates)):
@@ -84,12 +83,12 @@ def useful_slots(training: TrainingGraph, number: int) -> list[int]:
 
 def brute_force(problem: Problem) -> list[Replayed]:
     """The values of every schedule; the native scheduler is held against `replay` below."""
-    scheduler = Scheduler(problem.training, problem.overhead.seconds)
+    scheduler = Scheduler(problem.training, problem.costs.seconds)
     return sorted({scheduler.simulate(splits) for splits in spaces(problem)})
 
 
 def small_problem(seed: int) -> Problem:
-    """Up to 12 candidates that run again once at most, or up to 4 that may as often as there are backward nodes."""
+    """Up to 12 candidates that are recomputed once at most, or up to 4, as often as there are backward nodes."""
     once = seed % 2 == 0
     forward = random.Random(seed).randint(6, 12) if once else 3 + (seed % 4 == 3)
     return problem_of_graph(*random_graph(seed, forward), once=once, simulations=FEW)
@@ -107,7 +106,7 @@ def with_limits(problem: Problem, values: list[Replayed]) -> Iterator[Problem]:
     yield problem
     for part in (0.0, 0.3, 0.7):
         yield replace(problem, max_bytes=int(least + part * (stock - least)))
-    yield replace(problem, max_seconds=0.2 * problem.overhead.step_seconds)
+    yield replace(problem, max_seconds=0.2 * problem.costs.step_seconds)
     yield replace(problem, max_bytes=least - 1)
 
 
@@ -201,7 +200,7 @@ def test_native_simulation_is_the_replay_of_its_steps() -> None:
 
 def test_a_wrong_schedule_is_not_certified() -> None:
     problem = small_problem(1)
-    training, seconds = problem.training, problem.overhead.seconds
+    training, seconds = problem.training, problem.costs.seconds
     order = [step.node for step in steps_of(training, {})]
     with pytest.raises(ValueError, match="before it ran"):
         replay(training, [order[-1], *order], seconds)

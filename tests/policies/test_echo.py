@@ -19,19 +19,19 @@ from echo.policies.problem import Problem, partition
 from echo.policies.search import Search
 from tests.support.cases import ALL_CASES, Case, any_case, case_of
 from tests.support.made_graphs import Builder, CountedGraph, diamonds
-from tests.support.planning import overhead_of, problem_of
+from tests.support.planning import costs_of, problem_of
 
 BOTH = pytest.mark.parametrize("policy", [Search(), Echo()], ids=lambda policy: policy.name)
 
 
 def recomputed(problem: Problem, splits: RecomputeSchedule) -> set[str]:
-    """Names of the nodes that run again."""
+    """Names of the nodes that are recomputed."""
     executed = problem.evaluator.executed(problem.choice(list(splits)), splits)
     return {problem.training.nodes[number].name for number in executed.nonzero()[0]}
 
 
 def entries(problem: Problem, splits: RecomputeSchedule) -> frozenset[Entry]:
-    return frozenset(entry for number in splits for entry in problem.candidates[number]) | problem.forced
+    return frozenset(entry for number in splits for entry in problem.candidates[number]) | problem.must_recompute
 
 
 # (a) A cell whose output is the tanh: there is nothing to save ----------------------------------------------
@@ -84,7 +84,7 @@ def test_recomputing_the_attention_saves_its_maps(policy: Echo | Search) -> None
     assert problem.value(choice).bytes < 0.5 * stock
 
 
-# (c) Two tanh in front of a matrix product: the second is computed again from the first ----------------------
+# (c) Two tanh in front of a matrix product: the second is recomputed from the first ----------------------
 
 
 def two_tanh() -> Case:
@@ -171,12 +171,14 @@ def test_seconds_are_bounded(name: str, bound: float, policy: Echo | Search) -> 
 def test_forced_entries_are_chosen_even_beyond_the_bound(policy: Echo | Search) -> None:
     problem = problem_of(any_case("dropout").training)
     number, *others = sorted(problem.candidates)
-    forced = frozenset(problem.candidates[number])
+    must_recompute = frozenset(problem.candidates[number])
     rest = {other: problem.candidates[other] for other in others}
     segments = partition(problem.training, rest)
-    problem = replace(problem, candidates=rest, segments=segments, forced=forced, max_seconds=0.0, effort=100_000)
+    problem = replace(
+        problem, candidates=rest, segments=segments, must_recompute=must_recompute, max_seconds=0.0, effort=100_000
+    )
     choice = problem.choice(list(policy.choose(problem)))
-    assert all(choice[problem.training.entry_id(entry)] for entry in forced)
+    assert all(choice[problem.training.entry_id(entry)] for entry in must_recompute)
 
 
 @BOTH
@@ -210,7 +212,7 @@ class Evaluations:
     """An evaluator that counts what it is asked, and how often the reference visits a node to answer."""
 
     def __init__(self, training: CountedGraph) -> None:
-        seconds = overhead_of(training).seconds
+        seconds = costs_of(training).seconds
         self._fast, self._slow = StoragePlanner(training, seconds), ReferencePlanner(training, seconds)
         self._training = training
         self.entries, self.executed = self._fast.entries, self._fast.executed
@@ -241,13 +243,13 @@ def test_the_search_evaluates_diamonds_as_often_as_it_may_and_each_in_linear_vis
 def test_cheaper_bytes_come_first() -> None:
     """Every step of the attention saves the same; those that cost least are taken as long as time lasts."""
     training = attention("write").training
-    overhead = overhead_of(training)
+    costs = costs_of(training)
     cheap = {"add3": 1e-4, "tanh3": 1e-4, "add1": 2e-4, "tanh1": 2e-4}
-    seconds = tuple(cheap.get(node.name, second) for node, second in zip(training.nodes, overhead.seconds))
-    overhead = replace(overhead, seconds=seconds)
+    seconds = tuple(cheap.get(node.name, second) for node, second in zip(training.nodes, costs.seconds))
+    costs = replace(costs, seconds=seconds)
 
     def within(bound: float) -> set[str]:
-        problem = problem_of(training, overhead, max_seconds=bound)
+        problem = problem_of(training, costs, max_seconds=bound)
         return recomputed(problem, Echo().choose(problem))
 
     assert within(2e-4) == set(), "one step alone saves no more than its recomputation holds"

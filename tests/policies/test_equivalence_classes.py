@@ -37,7 +37,7 @@ def found(training: TrainingGraph, rounds: int) -> list[tuple[int, ...]]:
 
 
 def light(training: TrainingGraph) -> list[int]:
-    return [number for number in recomputable(training) if not spec(training.nodes[number].op).heavy]
+    return [number for number in recomputable(training) if not spec(training.nodes[number].op).cost.heavy]
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])

@@ -11,7 +11,7 @@ import pytest
 
 from echo.errors import OptionError
 from echo.policies import ilp
-from echo.policies.data_problem import problem_of_graph, solve_graph
+from echo.policies.data_graph import problem_of_graph, solve_graph
 from echo.policies.ilp import MOST_BINARIES, IntegerProgram
 from echo.policies.solvers.ruin_recreate import RuinRecreate
 from echo.system.process import Deadline

@@ -12,7 +12,7 @@ import pytest
 import echo
 from echo.errors import BudgetError
 from echo.policies import least as module
-from echo.policies.data_problem import solve_graph
+from echo.policies.data_graph import solve_graph
 from echo.policies.least import Known
 from echo.policies.search import Search
 from tests.support.cases import any_case

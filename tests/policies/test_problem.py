@@ -14,10 +14,10 @@ from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
-from echo.ir.training_graph import ASSIGNED, PEAK, STATIC
+from echo.ir.training_graph import Runner, StorageStrategy
 from echo.passes.analysis import Candidates, Partition
-from echo.policies.data_problem import problem_of_graph
-from echo.policies.problem import Problem, Segment, Segments, partition, run_with_deadline
+from echo.policies.data_graph import problem_of_graph
+from echo.policies.problem import CandidateSegment, Problem, Segments, partition, run_with_deadline
 from echo.system.process import Deadline, DeadlineExceeded
 from tests.support.cases import ALL_CASES, any_case, recomputable
 from tests.support.data_graphs import chain
@@ -94,7 +94,7 @@ def test_segments_of_models(name: str) -> None:
     assert [group[0] for group in found] == sorted(group[0] for group in found)
     home = {number: group for group in found for number in group}
     for number in problem.candidates:
-        assert not spec(training.nodes[number].op).heavy
+        assert not spec(training.nodes[number].op).cost.heavy
         for entry in training.nodes[number].inputs:
             assert entry.node not in home or home[entry.node] == home[number]
 
@@ -115,11 +115,11 @@ def test_segments_do_not_fall_apart(seed: int) -> None:
 def test_the_pass_takes_light_candidates_alone() -> None:
     training = any_case("slices").training
     found = recomputable(training)
-    light = {number: entries for number, entries in found.items() if not spec(training.nodes[number].op).heavy}
-    heavy = {number: entries for number, entries in found.items() if spec(training.nodes[number].op).heavy}
+    light = {number: entries for number, entries in found.items() if not spec(training.nodes[number].op).cost.heavy}
+    heavy = {number: entries for number, entries in found.items() if spec(training.nodes[number].op).cost.heavy}
     candidates = Candidates(light, heavy, frozenset(), {})
     assert Partition().run(training, candidates) == partition(training, light)
-    assert Segment((1, 2)) == Segment((1, 2))
+    assert CandidateSegment((1, 2)) == CandidateSegment((1, 2))
 
 
 def problem(**changes: Any) -> Problem:
@@ -127,7 +127,7 @@ def problem(**changes: Any) -> Problem:
 
 
 def test_a_choice_has_what_is_forced_and_what_is_chosen() -> None:
-    made = problem(forced=frozenset({Entry(0)}))
+    made = problem(must_recompute=frozenset({Entry(0)}))
     assert made.choice([2]).nonzero()[0].tolist() == [0, 2]
     assert made.choice().nonzero()[0].tolist() == [0]
     assert made.chosen(made.choice([2, 3])) == {node: (5,) for node in (0, 2, 3)}
@@ -144,12 +144,12 @@ def test_all_outputs_of_a_candidate_are_chosen_together() -> None:
 def test_a_value_is_that_of_all_ways_to_plan_storage() -> None:
     made = problem_of(any_case("dropout").training, assigns=True)
     splits = made.splits(made.candidates)
-    assert made.all_ranges == (*made.match_ranges, ASSIGNED)
+    assert made.all_ranges == (*made.match_ranges, StorageStrategy.ASSIGNED)
     exact = made.evaluator.evaluate(made.choice(list(splits)), made.all_ranges, None, splits)
     assert made.value(splits) == exact
     assert len(made.value(splits).totals) == len(made.match_ranges) + 1
     assert made.evaluate(made.choice(list(splits))).totals == exact.totals[:-1]
-    assert replace(made, assigned_only=True).all_ranges == (ASSIGNED,)
+    assert replace(made, assigned_only=True).all_ranges == (StorageStrategy.ASSIGNED,)
     assert replace(made, assigns=False).all_ranges == made.match_ranges
 
 
@@ -175,7 +175,7 @@ def test_limits_come_first(
 def test_dynamic_problem_may_split() -> None:
     assert problem().may_split
     assert not problem(once=True).may_split
-    assert not problem(training=replace(chain(4).training, runner=STATIC)).may_split
+    assert not problem(training=replace(chain(4).training, runner=Runner.STATIC)).may_split
 
 
 def test_choices_are_fresh() -> None:
@@ -253,7 +253,7 @@ def test_a_best_that_is_changed_later_counts_as_it_was() -> None:
 
 
 def test_values_that_are_not_exact_do_not_count() -> None:
-    assert within(1, Tries([MANY, FEW], ranges=(PEAK,))) == ({}, False)
+    assert within(1, Tries([MANY, FEW], ranges=(StorageStrategy.PEAK,))) == ({}, False)
     assert within(1, Tries([MANY, FEW], limit=0)) == ({}, False)
 
 

@@ -18,7 +18,7 @@ from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem
 from echo.policies.search import Search
 from tests.support.cases import any_case, case_of
-from tests.support.planning import overhead_of, problem_of
+from tests.support.planning import costs_of, problem_of
 
 GRAPHS = 60
 MATCH_RANGES = (16, 1, 2, 3, 4, 8)
@@ -48,16 +48,16 @@ def random_symbol(generator: random.Random) -> mx.sym.Symbol:
         return mx.sym.MakeLoss(mx.sym.add_n(*(mx.sym.sum(mx.sym.square(x)) for x, _ in maps[-2:])))
 
 
-def random_overhead(generator: random.Random, problem: Problem) -> CostModel:
+def random_costs(generator: random.Random, problem: Problem) -> CostModel:
     """Operators whose costs differ by a factor of ten."""
-    overhead = overhead_of(problem.training)
-    seconds = tuple(second * generator.uniform(0.2, 2.0) for second in overhead.seconds)
-    return replace(overhead, seconds=seconds, step_seconds=sum(seconds))
+    costs = costs_of(problem.training)
+    seconds = tuple(second * generator.uniform(0.2, 2.0) for second in costs.seconds)
+    return replace(costs, seconds=seconds, step_seconds=sum(seconds))
 
 
-def with_overhead(problem: Problem, overhead: CostModel) -> Problem:
-    evaluator = type(problem.evaluator)(problem.training, overhead.seconds)
-    return replace(problem, overhead=overhead, evaluator=evaluator)
+def with_costs(problem: Problem, costs: CostModel) -> Problem:
+    evaluator = type(problem.evaluator)(problem.training, costs.seconds)
+    return replace(problem, costs=costs, evaluator=evaluator)
 
 
 @lru_cache(maxsize=None)
@@ -69,7 +69,7 @@ def problems() -> tuple[Problem, ...]:
         case = case_of(random_symbol(generator), {"data": (generator.choice([4, 8, 16]), 8)}, grad_req="write")
         problem = problem_of(case.training, match_ranges=MATCH_RANGES)
         if 3 <= len(problem.candidates) <= 12:
-            found.append(with_overhead(problem, random_overhead(generator, problem)))
+            found.append(with_costs(problem, random_costs(generator, problem)))
         if len(found) == GRAPHS:
             return tuple(found)
     raise AssertionError
@@ -132,7 +132,7 @@ def test_search_without_limits_is_near_the_least_memory() -> None:
 def test_search_within_seconds_is_near_the_least_memory(bound: float) -> None:
     found, best = [], []
     for problem, values in zip(problems(), brute_force()):
-        limit = bound * problem.overhead.step_seconds
+        limit = bound * problem.costs.step_seconds
         value = solved(replace(problem, max_seconds=limit))
         assert value.seconds <= limit
         found.append(value.bytes)
@@ -158,7 +158,7 @@ def test_budgets_are_met_in_little_time(part: float, share: float, worst: float)
             continue
         met += 1
         best = min(other.seconds for other in values if other.bytes <= limit)
-        missed.append((value.seconds - best) / problem.overhead.step_seconds)
+        missed.append((value.seconds - best) / problem.costs.step_seconds)
     assert met == GRAPHS or (part == 0 and met >= 0.95 * GRAPHS)
     assert_near(missed, share, worst)
 
@@ -182,7 +182,7 @@ def test_budget_and_bound_together(bound: float) -> None:
     """Where some choice keeps both limits, so does the one that is found, but for few graphs."""
     kept = possible = 0
     for problem, values in zip(problems(), brute_force()):
-        seconds = bound * problem.overhead.step_seconds
+        seconds = bound * problem.costs.step_seconds
         least = min(value.bytes for value in values)
         limit = int(0.5 * (least + values[0].bytes))
         if any(value.bytes <= limit and value.seconds <= seconds for value in values):
@@ -222,7 +222,7 @@ def test_little_effort_is_still_never_worse(effort: int) -> None:
     for problem in (*problems()[:20], problem_of(any_case("nmt").training)):
         short = replace(problem, effort=effort)
         assert solved(short).bytes <= short.evaluate(short.choice()).bytes
-        bound = 0.05 * short.overhead.step_seconds
+        bound = 0.05 * short.costs.step_seconds
         assert solved(replace(short, max_seconds=bound)).seconds <= bound
 
 
@@ -233,10 +233,10 @@ def test_two_hundred_evaluations_come_near_to_what_ten_thousand_find(bound: floa
     symbol = nmt_symbol(24, 16, 40)
     case = case_of(symbol, dict.fromkeys(("source", "target", "softmax_label"), (8, 24)))
     problem = problem_of(case.training, match_ranges=MATCH_RANGES, assigns=True)
-    problem = replace(problem, max_seconds=None if bound is None else bound * problem.overhead.step_seconds)
+    problem = replace(problem, max_seconds=None if bound is None else bound * problem.costs.step_seconds)
     short, long = (solved(replace(problem, effort=count * len(case.training.nodes))) for count in (200, 10_000))
     assert short.bytes <= 1.16 * long.bytes
-    assert bound is None or short.seconds <= bound * problem.overhead.step_seconds
+    assert bound is None or short.seconds <= bound * problem.costs.step_seconds
 
 
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v1", "densenet121"])

@@ -9,7 +9,7 @@ import pytest
 
 from echo.ir.schedule import steps_of
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import problem_of_graph
 from echo.policies.sublinear import Sublinear
 from tests.support.data_graphs import chain, node, unrolled
 from tests.support.planning import calls_of
@@ -45,7 +45,7 @@ def test_checkpoints_lie_where_few_bytes_cross() -> None:
     training = TrainingGraph(tuple(nodes), (), 0, 0)
     problem = problem_of_graph(training, (1.0,) * len(nodes), once=True)
     splits = Sublinear().choose(problem)
-    again = {step.node for step in steps_of(training, splits) if step.node != step.slot}
+    again = {step.node for step in steps_of(training, splits) if step.node != step.position}
     stashed = set(range(48)) - again
     assert 3 <= len(stashed) <= 12
     assert all(number % 4 == 3 for number in stashed - {47})

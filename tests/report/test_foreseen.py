@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from echo.estimators.process import (
+from echo.estimators.footprint import (
     ARRAYS,
     CODE,
     CODE_BYTES,
@@ -22,7 +22,7 @@ from echo.estimators.process import (
     STATES,
     WORKSPACES,
 )
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
+from echo.ir.training_graph import Runner
 from echo.plans import decisions
 from echo.plans.key import Argument
 from echo.plans.plan import Plan
@@ -43,7 +43,7 @@ def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_executor_adds_planned_memory_states_and_code_to_what_is_held() -> None:
-    found = foreseen(run_by(EXECUTOR), Process(held=200 * MB, states=20 * MB))
+    found = foreseen(run_by(Runner.EXECUTOR), Process(held=200 * MB, states=20 * MB))
     assert found is not None
     beside = {SPACES: MAP, CODE: CODE_BYTES, STATES: 20 * MB}
     assert found.echo.parts == {HELD: 200 * MB, PLANNED: 120 * MB, **beside}
@@ -53,19 +53,19 @@ def test_executor_adds_planned_memory_states_and_code_to_what_is_held() -> None:
 
 
 def test_plan_that_saves_less_than_echo_takes_is_told_without_a_promise() -> None:
-    given = run_by(EXECUTOR)
+    given = run_by(Runner.EXECUTOR)
     found = foreseen(replace(given, after=given.before), Process(held=200 * MB))
     assert str(found) == "571 MB and 561 MB without echo"
 
 
 def test_arrays_to_come_are_counted_once() -> None:
-    found = foreseen(run_by(EXECUTOR), Process(held=200 * MB, to_come=True))
+    found = foreseen(run_by(Runner.EXECUTOR), Process(held=200 * MB, to_come=True))
     assert found is not None
     assert found.echo.parts[ARRAYS] == found.stock.parts[ARRAYS] == 41 * MB
 
 
 def test_workspaces_of_fused_operators_count_with_echo_only() -> None:
-    given = run_by(EXECUTOR)
+    given = run_by(Runner.EXECUTOR)
     after = replace(given.after, static={**given.after.static, decisions.WORKSPACES: 7 * MB})
     found = foreseen(replace(given, after=after), Process(held=200 * MB))
     assert found is not None
@@ -74,12 +74,14 @@ def test_workspaces_of_fused_operators_count_with_echo_only() -> None:
 
 
 def test_outputs_of_a_block_count_three_times() -> None:
-    found = foreseen(run_by(STATIC), Process(held=200 * MB, outputs=5 * MB))
+    found = foreseen(run_by(Runner.STATIC), Process(held=200 * MB, outputs=5 * MB))
     assert found is not None
     assert found.echo.parts[OUTSIDE] == found.stock.parts[OUTSIDE] == 15 * MB
 
 
-@pytest.mark.parametrize(("runner", "spaces"), [(EXECUTOR, 1.0), (SHAPED, 1.5), (STATIC, 2.5), (DYNAMIC, 2.5)])
+@pytest.mark.parametrize(
+    ("runner", "spaces"), [(Runner.EXECUTOR, 1.0), (Runner.SHAPED, 1.5), (Runner.STATIC, 2.5), (Runner.DYNAMIC, 2.5)]
+)
 def test_spaces_of_the_stock_graph_follow_the_runner(runner: str, spaces: float) -> None:
     found = foreseen(run_by(runner, MXNET_CPU_TEMP_COPY="1"), Process(held=200 * MB))
     assert found is not None
@@ -89,13 +91,13 @@ def test_spaces_of_the_stock_graph_follow_the_runner(runner: str, spaces: float)
 
 def test_spaces_that_the_user_set_count_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "2")
-    found = foreseen(run_by(STATIC, MXNET_CPU_TEMP_COPY="2"), Process(held=200 * MB))
+    found = foreseen(run_by(Runner.STATIC, MXNET_CPU_TEMP_COPY="2"), Process(held=200 * MB))
     assert found is not None
     assert found.stock.parts[SPACES] == found.echo.parts[SPACES] == 1.5 * MAP
 
 
 def test_holes_exist_if_arrays_are_allocated_at_each_step() -> None:
-    dynamic, static = (foreseen(run_by(runner), Process(held=200 * MB)) for runner in (DYNAMIC, STATIC))
+    dynamic, static = (foreseen(run_by(runner), Process(held=200 * MB)) for runner in (Runner.DYNAMIC, Runner.STATIC))
     assert dynamic is not None
     assert static is not None
     assert (dynamic.stock.parts[HOLES], dynamic.echo.parts[HOLES]) == (60 * MB, 24 * MB)
@@ -103,9 +105,9 @@ def test_holes_exist_if_arrays_are_allocated_at_each_step() -> None:
 
 
 def test_peak_of_the_first_step_counts_in_both_predictions() -> None:
-    without = foreseen(run_by(STATIC), Process(held=200 * MB))
+    without = foreseen(run_by(Runner.STATIC), Process(held=200 * MB))
     assert without is not None
-    found = foreseen(run_by(STATIC), Process(held=200 * MB, peak=without.echo.total + 50 * MB))
+    found = foreseen(run_by(Runner.STATIC), Process(held=200 * MB, peak=without.echo.total + 50 * MB))
     assert found is not None
     assert found.echo.parts[SEEN] == found.stock.parts[SEEN] == 50 * MB
     assert found.stock.total == without.stock.total + 50 * MB
@@ -118,7 +120,7 @@ def test_gpu_has_no_prediction_and_says_so() -> None:
 
 
 def test_symbol_is_predicted_for_a_module_and_a_block_is_not() -> None:
-    given = run_by(EXECUTOR)
+    given = run_by(Runner.EXECUTOR)
     found = of_symbol(given)
     assert found is not None
     nodes = NODE_BYTES * sum(given.key.operators.values())
@@ -126,7 +128,7 @@ def test_symbol_is_predicted_for_a_module_and_a_block_is_not() -> None:
     first, *parts = lines(given, found)
     assert first == f"peak of the process, predicted for a Module: {found}"
     assert [line.split(":")[0].strip() for line in parts] == ["without echo", "with echo"]
-    assert of_symbol(run_by(STATIC)) is None
+    assert of_symbol(run_by(Runner.STATIC)) is None
 
 
 def test_weights_larger_than_maps_decide_how_large_spaces_are() -> None:
@@ -144,7 +146,7 @@ def test_graph_without_operators_of_onednn_has_no_spaces() -> None:
 
 
 def test_dynamic_graph_adds_holes_to_what_the_first_step_needed() -> None:
-    found = foreseen(run_by(DYNAMIC), Process(held=200 * MB, peak=900 * MB))
+    found = foreseen(run_by(Runner.DYNAMIC), Process(held=200 * MB, peak=900 * MB))
     assert found is not None
     assert found.echo.total == 900 * MB + found.echo.parts[HOLES]
     assert SEEN not in found.stock.parts

@@ -18,7 +18,7 @@ from mxnet.contrib import amp
 
 import echo
 from echo.frontend import install
-from echo.frontend.apply_gradient_rules import _facts
+from echo.frontend.derived_graphs import _facts
 from echo.frontend.plan_key import plan_key
 from echo.frontend.symbols import Binding, graph_of, text_of, type_name
 from tests.support.training import assert_same

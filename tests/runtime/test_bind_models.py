@@ -96,7 +96,7 @@ def test_models_with_full_search_and_measured_costs(name: str, monkeypatch: pyte
 def test_models_with_all_maps_recomputed(name: str) -> None:
     model, values = small(name)
     operators = {node["op"] for node in json.loads(model.symbol.tojson())["nodes"]}
-    forced = [
+    required = [
         "Activation",
         "elemwise_mul",
         "BatchNorm",
@@ -106,8 +106,8 @@ def test_models_with_all_maps_recomputed(name: str) -> None:
         "broadcast_mul",
     ]
     if "Convolution" not in operators:  # where the layouts of oneDNN's are, Dropout is not recomputed
-        forced.append("Dropout")
-    symbol = echo.optimize(model.symbol, recompute=[op for op in forced if op in operators], fuse=False)
+        required.append("Dropout")
+    symbol = echo.optimize(model.symbol, recompute=[op for op in required if op in operators], fuse=False)
     got = train(bind(symbol, values, requested(model, "write")))
     assert {decision.op for decision in symbol.plans[-1].recomputed} >= {"Activation"}
     assert_same(got, stock(name, "write"))

@@ -13,7 +13,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
 from echo.runtime import bind_plan
 from echo.runtime.applied import Pool
-from echo.runtime.bind_plan import find_plan, inside_operator, plan_bind, session_of
+from echo.runtime.bind_plan import find_plan, framework_of, inside_operator, plan_bind
 from echo.runtime.bind_request import BindRequest
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -29,7 +29,7 @@ def request(shared: Any = None) -> BindRequest:
 
 def test_a_session_is_made_once_and_late() -> None:
     asked: list[int] = []
-    session = session_of(GRAPH, lambda: asked.append(1) or BINDING, mx.cpu())  # type: ignore[func-returns-value]
+    session = framework_of(GRAPH, lambda: asked.append(1) or BINDING, mx.cpu())  # type: ignore[func-returns-value]
     assert not asked
     assert session() is session()
     assert asked == [1]
@@ -61,13 +61,13 @@ def test_a_plan_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pool_takes_the_plan_that_makes_it_grow_less(
     followed: int, own: int, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Found:
+    class PlannedGraph:
         graph, plan = None, None
 
         def __init__(self, name: str, grows: int) -> None:
             self.name, self.chunks = name, (1000, grows) if grows else (1000,)
 
-    choices = {True: Found("followed", 1000 * (followed > 0) + followed), False: Found("own", 1000 + own)}
+    choices = {True: PlannedGraph("followed", 1000 * (followed > 0) + followed), False: PlannedGraph("own", 1000 + own)}
     monkeypatch.setattr(bind_plan, "pool_of", lambda *_: Pool([1000]))
     monkeypatch.setattr(bind_plan, "leader_of", lambda _: "leader")
     monkeypatch.setattr(bind_plan, "_tell", lambda _: None)

@@ -11,14 +11,14 @@ import echo
 from benchmarks.buckets import chunks
 from benchmarks.models import SMALL, nmt_symbol
 from echo import native, pipeline
-from echo.frontend import capture, session
-from echo.frontend.session import MxnetFramework
+from echo.frontend import capture, framework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.request import Request
 from echo.planning.planner import Planner
 from echo.plans.options import Options
 from echo.runtime import bind_plan
-from echo.runtime.applied import Leader, Pool
+from echo.runtime.applied import BoundLeader, Pool
 from echo.runtime.bind_plan import pool_of
 
 HIDDEN, WORDS, BATCH = 64, 60, 64
@@ -119,7 +119,7 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
     plans.clear()
     binds = counted_binds(monkeypatch)
     typed: list[Any] = []
-    monkeypatch.setattr(session, "types_of", lambda *asked: (typed.append(asked), types_of(*asked))[1])
+    monkeypatch.setattr(framework, "types_of", lambda *asked: (typed.append(asked), types_of(*asked))[1])
     pool_of_buckets(max_overhead=None, fuse=fuse)
     # each graph as it is, each plan as it is confirmed; the user's, where the graph that is planned has fused operators
     assert len(binds) == (2 if fuse else 1) * len(LENGTHS) + len(plans)
@@ -136,4 +136,4 @@ def test_the_search_and_the_marks_of_its_plan_give_the_same_warm_start(name: str
     made = pipeline.plan(Request(graph, options, MxnetFramework(graph, binding, mx.cpu()), details=False))
     assert made.graph != graph
     assert (made.base != graph) == bool(made.plan.fused) == (name == "nmt")
-    assert Leader(made.base, made.graph, binding, mx.cpu()).warm_start(options) == made.warm_start.by_roles()
+    assert BoundLeader(made.base, made.graph, binding, mx.cpu()).warm_start(options) == made.warm_start.by_roles()

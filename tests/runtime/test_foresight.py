@@ -14,8 +14,8 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.estimators.process import HELD, OUTSIDE, STATES
-from echo.ir.training_graph import DYNAMIC, STATIC
+from echo.estimators.footprint import HELD, OUTSIDE, STATES
+from echo.ir.training_graph import Runner
 from echo.report.foreseen import NO_GPU
 from echo.runtime import foresight
 from echo.runtime.foresight import Foresight
@@ -48,7 +48,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Foresight:
     return found
 
 
-def block(planned: int = 300 * MB, runner: str = STATIC, device: str = "cpu") -> Any:
+def block(planned: int = 300 * MB, runner: str = Runner.STATIC, device: str = "cpu") -> Any:
     given = plan(key=replace(PLAN_KEY, runner=runner), device=device)
     return replace(given, before=replace(given.before, planned=planned))
 
@@ -116,7 +116,7 @@ def test_executor_holds_its_arrays_once_it_trains(watched: Foresight, process: d
 def test_mark_that_was_reset_does_not_hide_the_peak(
     watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched.planned(block(runner=DYNAMIC))
+    watched.planned(block(runner=Runner.DYNAMIC))
     watched.updates(Updater(), 0)
     watched.see(900 * MB)
     with caplog.at_level(logging.INFO, "echo"):

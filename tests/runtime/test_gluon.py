@@ -8,13 +8,15 @@ from typing import Any
 
 import mxnet as mx
 import pytest
-from mxnet import autograd
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import echo
 from echo.errors import OptionError
 from echo.plans.options import Options
-from echo.runtime.gluon import optimize_block, session_of_block
+from echo.runtime import gluon as runtime_gluon
+from echo.runtime.gluon import Unplanned, framework_of_block, optimize_block
+from echo.system.threads import ONCE
 from tests.support.gluon_blocks import BATCH, BLOCKS, FEATURES, FUSED, fused, inputs, made, net, recomputed, step
 from tests.support.training import assert_same
 
@@ -144,6 +146,71 @@ def test_every_block_that_can_be_hybridized_is_planned() -> None:
 def test_a_session_is_of_the_runner_that_the_flags_ask_for(flags: dict[str, bool], runner: str) -> None:
     block = net()
     block.hybridize(**flags)
-    session = session_of_block(block, {"data": (BATCH, FEATURES)}, mx.cpu())()
+    session = framework_of_block(block, {"data": (BATCH, FEATURES)}, mx.cpu())()
     assert session.key.runner == runner
     assert session.differentiate().runner == runner
+
+
+def _train(net: gluon.Block) -> None:
+    for layer in range(3):
+        net.add(nn.Dense(4 + layer), nn.Activation("tanh"), nn.LayerNorm())
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    for _ in range(2):
+        with autograd.record():
+            loss = net(mx.nd.ones((8, 4))).sum()
+        loss.backward()
+        trainer.step(8)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr("echo.runtime.gluon.UNPLANNED", Unplanned())
+    ONCE.forget()
+    caplog.set_level(logging.INFO, "echo")
+    return caplog
+
+
+def test_block_that_is_not_hybridized_is_told_once(said: pytest.LogCaptureFixture) -> None:
+    with echo.enable():
+        _train(nn.HybridSequential())
+        _train(nn.HybridSequential())
+    lines = [record.getMessage() for record in said.records]
+    assert len(lines) == 1
+    assert "call hybridize()" in lines[0]
+    assert "call hybridize()" in runtime_gluon.UNPLANNED.why()
+
+
+def test_block_that_is_hybridized_is_not_told(said: pytest.LogCaptureFixture) -> None:
+    with echo.enable():
+        net = nn.HybridSequential()
+        net.hybridize()
+        _train(net)
+    assert not [record for record in said.records if "hybridize" in record.getMessage()]
+
+
+@pytest.mark.filterwarnings("ignore:All children of this Sequential layer")
+def test_sequential_that_is_hybridized_is_told_once(said: pytest.LogCaptureFixture) -> None:
+    with echo.enable():
+        for _ in range(2):
+            net = nn.Sequential()
+            net.add(nn.Dense(4), nn.Dense(3))
+            net.hybridize()
+            net.hybridize(False)
+    (line,) = [record.getMessage() for record in said.records]
+    assert "each of the 2 blocks in it is planned by itself" in line
+    assert "a HybridSequential is planned as a whole" in line
+
+
+def test_sequential_that_is_optimized_is_told(said: pytest.LogCaptureFixture) -> None:
+    net = nn.Sequential()
+    net.add(nn.Dense(4), nn.Dense(3))
+    echo.optimize(net)
+    assert "Sequential is no HybridBlock" in said.text
+
+
+def test_trainer_and_blocks_are_mxnets_own_again_when_disabled() -> None:
+    step, hybridize = gluon.Trainer.step, gluon.Block.hybridize
+    with echo.enable():
+        assert gluon.Trainer.step is not step
+    assert (gluon.Trainer.step, gluon.Block.hybridize) == (step, hybridize)

@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 import echo
 from echo import native
 from echo.errors import OptionError
-from echo.runtime.gluon import session_of_block
+from echo.runtime.gluon import framework_of_block
 from tests.support.gluon_blocks import BATCH, BLOCKS, FEATURES, FUSED, Steps, inputs, made, net, step
 from tests.support.training import assert_same
 
@@ -154,13 +154,13 @@ class Difference(gluon.HybridBlock):
 @pytest.mark.filterwarnings("ignore:Cannot decide type")  # of SymbolBlock
 def test_shapes_find_their_inputs_by_name() -> None:
     block, shapes = Difference(), {"second": (4, 8), "first": (2, 4)}
-    session = session_of_block(block, shapes, mx.cpu())()
+    session = framework_of_block(block, shapes, mx.cpu())()
     assert session.argument_names() == ["first", "second"]
-    session = session_of_block(block, {"a": (2, 4), "b": (4, 8)}, mx.cpu())()
+    session = framework_of_block(block, {"a": (2, 4), "b": (4, 8)}, mx.cpu())()
     assert session.argument_names() == ["a", "b"]
     outputs = mx.sym.dot(mx.sym.var("x"), mx.sym.var("y"))
     imported = gluon.SymbolBlock(outputs, [mx.sym.var("x"), mx.sym.var("y")])
-    session = session_of_block(imported, {"y": (4, 8), "x": (2, 4)}, mx.cpu())()
+    session = framework_of_block(imported, {"y": (4, 8), "x": (2, 4)}, mx.cpu())()
     assert session.argument_names() == ["x", "y"]
 
 
@@ -188,5 +188,5 @@ def test_shapes_of_other_inputs_are_refused_with_their_names(block: Any, names: 
 
 def test_shapes_of_inputs_with_defaults_may_be_left_out() -> None:
     for names in (["x"], ["x", "scale"], ["a"], ["a", "b"]):
-        session = session_of_block(Optional(), {name: (4, 4) for name in names}, mx.cpu())()
+        session = framework_of_block(Optional(), {name: (4, 4) for name in names}, mx.cpu())()
         assert session.argument_names() == names

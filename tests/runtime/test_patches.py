@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.runtime.cached_choice import StockCachedOp
+from echo.runtime.cached_op import StockCachedOp
 from echo.runtime.gluon import cached_op
 from echo.runtime.patches import Patches
 

@@ -12,7 +12,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.errors import OptionError
-from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC
+from echo.ir.training_graph import Runner
 from tests.support.cases import any_case
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -71,7 +71,7 @@ def test_profile_of_a_block_sums_to_its_plan(flags: dict[str, bool]) -> None:
     net.initialize()
     net.hybridize(**flags)
     profile = echo.profile(net, data=(32, 64), max_overhead=None)
-    assert profile.plan.key.runner == {0: DYNAMIC, 1: STATIC, 2: SHAPED}[len(flags)]
+    assert profile.plan.key.runner == {0: Runner.DYNAMIC, 1: Runner.STATIC, 2: Runner.SHAPED}[len(flags)]
     for name, memory in (("stock", profile.plan.before), ("echo", profile.plan.after)):
         usage = profile.usages[name]
         assert usage.total == memory.total == sum(usage.by_kind.values())

@@ -14,7 +14,7 @@ import echo
 from echo import native
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import symbol_of
-from echo.ir.recompute_rules import why_not_reader
+from echo.ir.training_node import why_not_reader
 from tests.support.cases import Case, case_of
 from tests.support.operator_builds import HEAVY_BUILDS, LIGHT_BUILDS, VARIANTS
 from tests.support.training import arrays, assert_same, bind, random_arrays, train

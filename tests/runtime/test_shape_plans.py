@@ -13,13 +13,15 @@ from mxnet.gluon import nn
 
 import echo
 from echo import native, pipeline
-from echo.planning.follow import SpareTime
 from echo.planning.planner import Planner
+from echo.planning.reuse import SpareTime
 from echo.plans.decisions import Memory
+from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan, shape_plans
-from echo.runtime.cached_choice import STOCK, CachedChoice
-from echo.runtime.shape_plans import Answer, ShapePlans, Signature
+from echo.runtime.cached_op import PlannedCachedOp
+from echo.runtime.error_policy import RaiseUnmetRequests
+from echo.runtime.shape_plans import STOCK, Answer, CachedChoice, ShapePlans, Signature
 
 FLAGS = {"dynamic": {}, "static alloc": {"static_alloc": True}, "static": {"static_alloc": True, "static_shape": True}}
 
@@ -36,10 +38,10 @@ def plan(before: int, after: int) -> Plan:
 
 
 def find_key() -> Any:
-    from echo.ir.training_graph import DYNAMIC
+    from echo.ir.training_graph import Runner
     from echo.plans.key import PlanKey
 
-    return PlanKey("graph", {"tanh": 4}, (), "cpu", DYNAMIC, {})
+    return PlanKey("graph", {"tanh": 4}, (), "cpu", Runner.DYNAMIC, {})
 
 
 @dataclass
@@ -320,3 +322,45 @@ def test_bytes_of_a_followed_plan_come_true(fuse: bool, monkeypatch: pytest.Monk
         assert not made.changes_nothing
         found = forward.graph["touched_bytes"] + backward.graph["touched_bytes"]  # type: ignore[index]
         assert found == made.after.planned
+
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+
+
+def choice_of(symbol: mx.sym.Symbol, **options: object) -> CachedChoice:
+    """The choice for one call in training, of arrays of ones."""
+    policy = RaiseUnmetRequests(Options.of(max_overhead=None, **options))  # type: ignore[arg-type]
+    op = PlannedCachedOp(symbol, [("static_alloc", True)], policy)
+    shapes, _, _ = symbol.infer_shape(data=(64, 64))
+    args = [mx.nd.ones(shape) for shape in shapes]
+    for array in args:
+        array.attach_grad()
+    with mx.autograd.record():
+        op(*args)
+    (shape,) = op._shapes._shapes.values()
+    return shape.choice
+
+
+def deep(x: mx.sym.Symbol) -> mx.sym.Symbol:
+    for _ in range(4):
+        x = mx.sym.tanh(mx.sym.exp(mx.sym.sigmoid(mx.sym.FullyConnected(x, num_hidden=64))))
+    return x
+
+
+def test_mode_independent_choice_serves_every_mode() -> None:
+    choice = choice_of(deep(mx.sym.var("data")), fuse=False)
+    assert choice.graph is not None
+    assert (choice.in_training, choice.fuses, choice.mode_dependent) == (False, False, frozenset())
+    assert choice.key != STOCK.key
+
+
+def test_masks_are_there_in_training_alone() -> None:
+    x = mx.sym.var("data")
+    for _ in range(4):
+        x = mx.sym.tanh(mx.sym.Dropout(mx.sym.exp(mx.sym.FullyConnected(x, num_hidden=64))))
+    assert choice_of(x, fuse=False).in_training
+
+
+def test_fused_operators() -> None:
+    example = mx.sym.softmax(mx.sym.FullyConnected(deep(mx.sym.var("data")), num_hidden=9))
+    assert not choice_of(example, fuse=False).fuses

@@ -16,9 +16,9 @@ from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE, GradientRule
-from echo.ir.recompute_rules import recomputable_outputs
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import recomputable_outputs
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection
@@ -170,7 +170,7 @@ def any_case(name: str) -> Case:
 
 
 def recomputable(training: TrainingGraph, hook: bool = True) -> dict[int, tuple[Entry, ...]]:
-    """The entries of every forward operator that may run twice, heavy ones included."""
+    """The entries of every forward operator that may be recomputed, heavy ones included."""
     found = {}
     for number, node in training.operators():
         if node.forward and node.user is not None and 0 not in node.outputs[0].shape:

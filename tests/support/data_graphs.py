@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Sequence
 
-from echo.ir.data_graph import DataGraph, load_dag
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
+from echo.policies.data_graph import DataGraph, load_dag
 
 ILP = Path(__file__).parents[1] / "data" / "ilp"
 ILP_NAMES = ("vgg16_b176", "unet_b11", "resnet50_b184")

@@ -7,10 +7,10 @@ from typing import Callable, Mapping, Sequence
 
 from echo.estimators.storage_planner import Evaluator, StoragePlanner
 from echo.ir.graph import Graph
-from echo.ir.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.training_graph import Runner, TrainingGraph
 from echo.plans.key import PlanKey
 
-PLAN_KEY = PlanKey("graph", {}, (), "cpu", EXECUTOR, {})
+PLAN_KEY = PlanKey("graph", {}, (), "cpu", Runner.EXECUTOR, {})
 
 
 @dataclass

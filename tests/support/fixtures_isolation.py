@@ -6,8 +6,8 @@ from typing import Any, Iterator
 
 import pytest
 
-from echo.estimators.measuring import UnmeasurableError
-from echo.frontend.session import MxnetFramework
+from echo.estimators.cost_model import UnmeasurableError
+from echo.frontend.framework import MxnetFramework
 from echo.runtime.foresight import FORESIGHT
 from echo.system.process import NEVER, Deadline
 from echo.system.threads import ONCE
@@ -51,8 +51,8 @@ class _Patient:
 def patient(request: pytest.FixtureRequest) -> Iterator[None]:
     """Planning takes the time that it takes, but in the tests of the deadline and of the time for further shapes."""
     with pytest.MonkeyPatch.context() as patch:  # one of its own: the order of other fixtures stays
-        if not request.module.__name__.endswith(("test_follow", "test_shape_plans")):
-            patch.setattr("echo.planning.follow.SpareTime.allows", lambda *_: True)
+        if not request.module.__name__.endswith(("test_reuse", "test_shape_plans")):
+            patch.setattr("echo.planning.reuse.SpareTime.allows", lambda *_: True)
         if not request.module.__name__.endswith("deadline"):
             patch.setattr("echo.planning.planner.Deadline", _Patient)
         yield

@@ -11,10 +11,10 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.cost_model import UnmeasurableError
 from echo.estimators.storage_planner import Evaluator
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.install import install_hook
-from echo.frontend.session import MxnetFramework
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.rules import RULES
 from echo.planning.planner import Planner
@@ -35,7 +35,7 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise UnmeasurableError("this test measures nothing")
 
     monkeypatch.setattr(MxnetFramework, "evaluator", evaluator)
-    monkeypatch.setattr(MxnetFramework, "meter", lambda _: measure)
+    monkeypatch.setattr(MxnetFramework, "measure_function", lambda _: measure)
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))

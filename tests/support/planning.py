@@ -13,8 +13,8 @@ from echo.estimators.storage_planner import Choice, ReferencePlanner, StoragePla
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
-from echo.planning.plan_cache import Found
 from echo.planning.planner import Planner
+from echo.planning.reuse import PlannedGraph
 from echo.policies.problem import Problem, partition
 from tests.support.cases import recomputable
 
@@ -22,8 +22,8 @@ from tests.support.cases import recomputable
 def plan_other_graphs(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Graph], Graph]) -> None:
     """Every plan from now on is bound with what ``changed`` makes of its graph."""
 
-    def changing(original: Callable[..., Found | None]) -> Callable[..., Found | None]:
-        def called(*args: Any, **kwargs: Any) -> Found | None:
+    def changing(original: Callable[..., PlannedGraph | None]) -> Callable[..., PlannedGraph | None]:
+        def called(*args: Any, **kwargs: Any) -> PlannedGraph | None:
             found = original(*args, **kwargs)
             return None if found is None else found._replace(graph=changed(found.graph))
 
@@ -57,7 +57,7 @@ def choice_of(training: TrainingGraph, entries: Iterable[Entry]) -> Choice:
     return choice
 
 
-def overhead_of(training: TrainingGraph, second: float = 1e-3) -> CostModel:
+def costs_of(training: TrainingGraph, second: float = 1e-3) -> CostModel:
     """Every operator takes as long as any other."""
     seconds = tuple(0.0 if node.is_variable else second for node in training.nodes)
     return CostModel(seconds, sum(seconds), len(training.nodes), 0)
@@ -65,26 +65,26 @@ def overhead_of(training: TrainingGraph, second: float = 1e-3) -> CostModel:
 
 def problem_of(
     training: TrainingGraph,
-    overhead: CostModel | None = None,
+    costs: CostModel | None = None,
     planner: type[StoragePlanner] | type[ReferencePlanner] = StoragePlanner,
     **limits: Any,
 ) -> Problem:
     """The problem of a policy for a training graph: all light operators are candidates."""
-    overhead = overhead or overhead_of(training)
+    costs = costs or costs_of(training)
     heads = {entry.node for entry in training.outputs}
     candidates = {
         number: entries
         for number, entries in recomputable(training).items()
-        if not spec(training.nodes[number].op).heavy and number not in heads
+        if not spec(training.nodes[number].op).cost.heavy and number not in heads
     }
     return Problem(
         **{
             "training": training,
-            "overhead": overhead,
-            "evaluator": planner(training, overhead.seconds),
+            "costs": costs,
+            "evaluator": planner(training, costs.seconds),
             "candidates": candidates,
             "segments": partition(training, candidates),
-            "forced": frozenset(),
+            "must_recompute": frozenset(),
             "match_ranges": (16, 1, 2, 4),
             **limits,
         }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Callable
 
-from echo.estimators import cost_model, measuring
-from echo.estimators.cost_model import CostModel
+from echo.estimators import cost_model
+from echo.estimators.cost_model import CostModel, Measured, MeasureFunction, UnmeasurableError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.measuring import Measured, MeasureFunction, UnmeasurableError
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
@@ -65,12 +64,12 @@ Seconds = Callable[[TrainingGraph, int], float]
 
 
 def timed(measure: Seconds) -> MeasureFunction:
-    """A measurement that takes as long as its function does, by the clock of `echo.estimators.measuring`."""
+    """A measurement that takes as long as its function does, by the clock of `echo.estimators.cost_model`."""
 
     def measured(training: TrainingGraph, number: int) -> Measured:
-        start = measuring.time.perf_counter()
+        start = cost_model.time.perf_counter()
         seconds = measure(training, number)
-        return Measured(seconds, measuring.time.perf_counter() - start)
+        return Measured(seconds, cost_model.time.perf_counter() - start)
 
     return measured
 

@@ -14,7 +14,7 @@ import pytest
 
 from echo.errors import EchoError, VerificationError
 from echo.frontend.symbols import graph_of
-from echo.ir.training_graph import EXECUTOR
+from echo.ir.training_graph import Runner
 from echo.verify.storage import Difference
 from echo.verify.verifier import Case, matches_original
 
@@ -23,7 +23,7 @@ GRAPH = graph_of(mx.sym.tanh(mx.sym.var("x")))
 
 
 def case() -> Case:
-    return Case(EXECUTOR, GRAPH, GRAPH, False, "cpu(0)", None, {"x": "write"}, {"argument x": np.ones(2)})
+    return Case(Runner.EXECUTOR, GRAPH, GRAPH, False, "cpu(0)", None, {"x": "write"}, {"argument x": np.ones(2)})
 
 
 def wrong(count: int) -> list[Difference]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.ir.training_graph import DYNAMIC, EXECUTOR
+from echo.ir.training_graph import Runner
 from echo.verify.storage import Difference
 from echo.verify.verifier import Case, replay, write
 
@@ -25,12 +25,12 @@ GIVEN = {f"argument {name}": GENERATOR.normal(0, 1, shape).astype("float32")
 GIVEN["gradient x"] = np.ones((4, 3), "float32")
 
 
-def case(bound: Any, runner: str = EXECUTOR, **changes: Any) -> Case:
-    requests = {"x": "add", "fc_weight": "null", "fc_bias": "null"} if runner == EXECUTOR else {"x": "write"}
+def case(bound: Any, runner: str = Runner.EXECUTOR, **changes: Any) -> Case:
+    requests = {"x": "add", "fc_weight": "null", "fc_bias": "null"} if runner == Runner.EXECUTOR else {"x": "write"}
     return Case(runner, GRAPH, bound, False, "cpu(0)", None, requests, GIVEN, **changes)
 
 
-@pytest.mark.parametrize("runner", [EXECUTOR, DYNAMIC])
+@pytest.mark.parametrize("runner", [Runner.EXECUTOR, Runner.DYNAMIC])
 def test_a_difference_is_found_again(runner: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert replay(write(case(WRONG, runner), [])) == 1
     printed = capsys.readouterr().out
@@ -39,7 +39,7 @@ def test_a_difference_is_found_again(runner: str, capsys: pytest.CaptureFixture[
     assert "2 differences" in printed
 
 
-@pytest.mark.parametrize("runner", [EXECUTOR, DYNAMIC])
+@pytest.mark.parametrize("runner", [Runner.EXECUTOR, Runner.DYNAMIC])
 def test_no_difference_is_found_again(runner: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert replay(write(case(GRAPH, runner), [])) == 0
     assert capsys.readouterr().out == "no difference\n"

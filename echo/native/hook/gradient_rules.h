@@ -1,5 +1,5 @@
 // Other implementations of gradients: another operator, or fewer of the inputs, chosen by the planner.
-// Specified by echo/frontend/apply_gradient_rules.py; gradients in two nodes are made by echo/native/hook/split_gradients.cc.
+// Specified by echo/frontend/derived_graphs.py; gradients in two nodes are made by echo/native/hook/split_gradients.cc.
 #pragma once
 #include <string>
 #include <unordered_map>

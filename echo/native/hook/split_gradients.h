@@ -1,5 +1,5 @@
 // Gradients in two nodes: one for the weights, and one for the data, which runs as late as it can.
-// Specified by echo/frontend/apply_gradient_rules.py; called by echo/native/hook/gradient_rules.cc.
+// Specified by echo/frontend/derived_graphs.py; called by echo/native/hook/gradient_rules.cc.
 #pragma once
 #include <memory>
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from echo.passes.patterns.additive_attention import MLP_SCORE, WEIGHTED_SUM
-from echo.passes.patterns.attention import ATTENTION
+from echo.passes.patterns.attention import ATTENTION, MLP_SCORE, WEIGHTED_SUM
 from echo.passes.patterns.graph_view import Pattern
-from echo.passes.patterns.gru_reset import GRU_RESET
-from echo.passes.patterns.recurrent_cells import GRU_CELL, LSTM_CELL
+from echo.passes.patterns.recurrent_cells import GRU_CELL, GRU_RESET, LSTM_CELL
 from echo.passes.patterns.recurrent_layers import GRU_LAYER, LSTM_LAYER, RNN_LAYER
 from echo.passes.patterns.rnn import RNN
 from echo.passes.patterns.single_operators import BIAS_ACT, DROPOUT, LAYER_NORM, RELU, SEQUENCE_REVERSE

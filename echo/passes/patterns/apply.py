@@ -18,23 +18,23 @@ from echo.passes.patterns.substitute import applied
 from echo.plans.decisions import MissedFusion, Note
 
 _ANY_TYPE = "#"  # in front of a shape: the type does not count
-_TRIES = 32  # graphs that are made to find the places that would change an order, each in some milliseconds
+_TRIES = 32  # graphs that are made to find the match sites that would change an order, each in some milliseconds
 ORDER = "the order of arguments, or of random numbers, would change"
-Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
+MatchSite = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
 Types = Mapping[Entry, TensorType]
 Refused = Mapping[Tuple[str, str], str]  # why there must be no fused operator of this kind and name
 
 
 @dataclass(frozen=True)
 class Fused:
-    """The graph with fused operators, the places of the patterns that they replace, and the near-misses.
+    """The graph with fused operators, the match sites of the patterns that they replace, and the near-misses.
 
     ``counts`` has the number of fusions by label. ``hidden`` are the bytes that the replaced operators hold beyond
     planned memory. ``bits`` says why no operator may change last bits, empty where one may.
     """
 
     graph: Graph
-    places: tuple[Place, ...] = ()
+    match_sites: tuple[MatchSite, ...] = ()
     missed: tuple[MissedFusion, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     hidden: int = 0
@@ -125,18 +125,18 @@ def fuse(
         if not reason and (reason := why_left(fusion, entry_types)):
             layers.update(_layers([fusion], reason))
         if reason:
-            missed.append(near_miss(graph, fusion.place, reason, _is_small(fusion, entry_types)))
+            missed.append(near_miss(graph, fusion.match_site, reason, _is_small(fusion, entry_types)))
         else:
             fitting.append(fusion)
     taken, fused_graph = _in_order(graph, fitting, copies)
     anchors = {fusion.anchor for fusion in taken}
     if layers := layers or _layers(fusion for fusion in fitting if fusion.anchor not in anchors):
         return fuse(graph, types, copies, pinned, without, {**refused, **layers}, why_left, setting, infer)
-    missed += [near_miss(graph, fusion.place, ORDER) for fusion in fitting if fusion.anchor not in anchors]
+    missed += [near_miss(graph, fusion.match_site, ORDER) for fusion in fitting if fusion.anchor not in anchors]
     hidden_arrays = filter(None, (fusion.hidden_bytes for fusion in taken))
     hidden = sum(times * entry_types[entry].bytes for times, entry in hidden_arrays)
     counts = Counter(fusion.label for fusion in taken)
-    return Fused(unnumbered(fused_graph), tuple(fusion.place for fusion in taken), tuple(missed), counts, hidden)
+    return Fused(unnumbered(fused_graph), tuple(fusion.match_site for fusion in taken), tuple(missed), counts, hidden)
 
 
 def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
@@ -152,24 +152,24 @@ def _layers(fusions: Iterable[Fusion], reason: str = ORDER) -> dict[tuple[str, s
     return {(new.op, new.name): reason for new in nodes if new.op.startswith(PREFIX)}
 
 
-def near_miss(graph: Graph, place: Place, reason: str, small: bool = False) -> MissedFusion:
-    """A near-miss at a place in the graph; one whose arrays are too ``small`` to matter is quiet."""
-    pattern, number = place
+def near_miss(graph: Graph, site: MatchSite, reason: str, small: bool = False) -> MissedFusion:
+    """A near-miss at a match site in the graph; one whose arrays are too ``small`` to matter is quiet."""
+    pattern, number = site
     return MissedFusion(number, graph.nodes[number].name, pattern, reason, quiet=small or pattern in QUIET)
 
 
-def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setting = NO_SETTING) -> Graph:
+def fused_at(graph: Graph, match_sites: Sequence[MatchSite], copies: bool, setting: Setting = NO_SETTING) -> Graph:
     """The graph with the fused operators of a plan, which may come from anywhere, and then with its layouts.
 
     Raises:
-        GraphError: there is no such pattern, or no such family of products, at one of these places.
+        GraphError: there is no such pattern, or no such group of products, at one of these match sites.
     """
     graph = numbered(graph)
-    return _with_fusions(graph, _fusions_at(graph, places, setting), places, copies)
+    return _with_fusions(graph, _fusions_at(graph, match_sites, setting), match_sites, copies)
 
 
 def fused_for_shapes(
-    graph: Graph, places: Sequence[Place], copies: bool, setting: Setting, types: Types, infer: Infer
+    graph: Graph, match_sites: Sequence[MatchSite], copies: bool, setting: Setting, types: Types, infer: Infer
 ) -> tuple[Graph, int]:
     """Returns the graph with the fused operators of a plan that was made for other shapes.
 
@@ -180,7 +180,7 @@ def fused_for_shapes(
         GraphError: as `fused_at`, or these shapes do not allow one of the operators.
     """
     graph = numbered(graph)
-    fusions = _fusions_at(graph, places, setting)
+    fusions = _fusions_at(graph, match_sites, setting)
     reasons = _why_not(fusions, types, infer)
     for fusion in fusions:
         if reasons[fusion.anchor]:
@@ -188,13 +188,13 @@ def fused_for_shapes(
             raise GraphError(f"fused: node {fusion.anchor} ({name!r}) is no {fusion.pattern}: {reasons[fusion.anchor]}")
     arrays = filter(None, (fusion.hidden_bytes for fusion in fusions))
     hidden = sum(times * types[entry].bytes for times, entry in arrays)
-    return _with_fusions(graph, fusions, places, copies), hidden
+    return _with_fusions(graph, fusions, match_sites, copies), hidden
 
 
-def _fusions_at(graph: Graph, places: Sequence[Place], setting: Setting) -> list[Fusion]:
-    """Returns the fusion at each place that is no layout."""
+def _fusions_at(graph: Graph, match_sites: Sequence[MatchSite], setting: Setting) -> list[Fusion]:
+    """Returns the fusion at each match site that is no layout."""
     view, fusions = View(graph, setting), []
-    for name, number in places:
+    for name, number in match_sites:
         if batched_products.is_layout(name):
             continue
         if name not in PATTERNS or not 0 <= number < len(graph.nodes):
@@ -209,13 +209,13 @@ def _fusions_at(graph: Graph, places: Sequence[Place], setting: Setting) -> list
     return fusions
 
 
-def _with_fusions(graph: Graph, fusions: Sequence[Fusion], places: Sequence[Place], copies: bool) -> Graph:
-    """Returns the graph with these fusions, and with the layouts among the places."""
+def _with_fusions(graph: Graph, fusions: Sequence[Fusion], match_sites: Sequence[MatchSite], copies: bool) -> Graph:
+    """Returns the graph with these fusions, and with the layouts among the match sites."""
     fused_graph = _fused_graph(graph, fusions, copies)
     if fused_graph is None:
         raise GraphError(f"fused: {ORDER}")
     fused_graph = unnumbered(fused_graph)
-    layouts = [place for place in places if batched_products.is_layout(place[0])]
+    layouts = [site for site in match_sites if batched_products.is_layout(site[0])]
     taken, result = laid_out(fused_graph, batched_products.found_at(View(fused_graph), layouts), copies)
     if len(taken) < len(layouts):
         raise GraphError(f"fused: {ORDER}")

@@ -46,7 +46,7 @@ class Built:
         return self.append(node)
 
 
-class Product(NamedTuple):
+class AttentionProduct(NamedTuple):
     """The product of queries and keys: in which form; in it, ``scale`` times, or divided by the root of the depth.
 
     ``axes`` are those of queries and keys, named as for einsums (below).
@@ -116,24 +116,24 @@ def _of_axes(axes: str) -> str:
     return BATCHED if "N" in axes else SEVERAL
 
 
-def product(view: View, entry: Entry) -> Product | None:
+def product(view: View, entry: Entry) -> AttentionProduct | None:
     """Returns the product of queries and keys that computes an entry."""
     node = view.node(entry)
     if entry.index != 0:
         return None
     form = _interleaved_form(node, "qk")
     if form:
-        return Product(form, node.inputs, root=True, heads=node.attrs["heads"])
+        return AttentionProduct(form, node.inputs, root=True, heads=node.attrs["heads"])
     if _is_plain(node):
         form, lead = _form_of(node)
         first, second = _flags(node)
         axes = lead + ("DT" if first else "TD"), lead + ("SD" if second else "DS")
-        return Product(form, node.inputs, axes, _alpha(node))
+        return AttentionProduct(form, node.inputs, axes, _alpha(node))
     summed = scoring(node)
     if summed is None:
         return None
     inputs = node.inputs[summed.queries], node.inputs[summed.keys]
-    return Product(_of_axes(summed.query_axes), inputs, (summed.query_axes, summed.key_axes))
+    return AttentionProduct(_of_axes(summed.query_axes), inputs, (summed.query_axes, summed.key_axes))
 
 
 class Operands(NamedTuple):
@@ -148,7 +148,7 @@ class Operands(NamedTuple):
     axes: str = ""  # of the product, where the user's graph has others than kernels
 
     @staticmethod
-    def of(view: View, built: Built, weighted: Result, scores: Product) -> Operands:
+    def of(view: View, built: Built, weighted: Result, scores: AttentionProduct) -> Operands:
         if scores.heads:
             return _interleaved(built, scores)
         shapes: dict[Entry, str] = {}
@@ -201,7 +201,7 @@ def _turned(view: View, entry: Entry) -> Entry | None:
     return None
 
 
-def _interleaved(built: Built, scores: Product) -> Operands:
+def _interleaved(built: Built, scores: AttentionProduct) -> Operands:
     """Parts of [T,B,heads * parts * D], where those of one head lie side by side."""
     heads = scores.heads
 

@@ -7,7 +7,7 @@ from typing import Mapping, NamedTuple, Sequence
 
 from echo.ir.graph import Entry, Node
 from echo.ir.op_spec import is_true
-from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Product, product
+from echo.passes.patterns.attention_products import LEADING, SEVERAL, AttentionProduct, Built, product
 from echo.passes.patterns.graph_view import View, pairs
 
 _ADD = frozenset({"broadcast_add", "elemwise_add", "_npi_add"})
@@ -34,7 +34,7 @@ class Mask(NamedTuple):
 class Scores(NamedTuple):
     """``lengths`` are numbers of keys, of each query with ``row_lengths``; ``shapes`` those of the user's entries."""
 
-    product: Product
+    product: AttentionProduct
     scale: float
     masks: tuple[Mask, ...]
     lengths: Entry | None
@@ -47,7 +47,7 @@ class Scores(NamedTuple):
         return self.product.form
 
 
-class _Step(NamedTuple):
+class _ScoreStep(NamedTuple):
     """A node between the product and softmax: the scores below it, and what it does to them."""
 
     below: Entry
@@ -60,7 +60,7 @@ class _Step(NamedTuple):
 
 def match(view: View, entry: Entry, lengths: Entry | None) -> Scores | str | None:
     """The scores that a softmax reads, with ``lengths`` of its own."""
-    steps: list[_Step] = []
+    steps: list[_ScoreStep] = []
     top = entry
     while True:
         qk = product(view, entry)
@@ -75,7 +75,7 @@ def match(view: View, entry: Entry, lengths: Entry | None) -> Scores | str | Non
 
 
 def _collected(
-    view: View, qk: Product, entry: Entry, top: Entry, steps: Sequence[_Step], lengths: Entry | None
+    view: View, qk: AttentionProduct, entry: Entry, top: Entry, steps: Sequence[_ScoreStep], lengths: Entry | None
 ) -> Scores | str:
     """Collects the steps between the product and the softmax, from the product on, into its scores."""
     scores = Scores(qk, qk.scale, (), lengths, lengths is not None, frozenset({entry.node}), {})
@@ -104,7 +104,7 @@ def _collected(
     return scores._replace(shapes=shapes)
 
 
-def _with_step(view: View, scores: Scores, step: _Step, several: bool) -> Scores | str:
+def _with_step(view: View, scores: Scores, step: _ScoreStep, several: bool) -> Scores | str:
     """Scores after one more step; ``several``: they have several axes there."""
     scores = scores._replace(nodes=scores.nodes | step.nodes)
     if step.factor != 1:
@@ -123,16 +123,18 @@ def _with_step(view: View, scores: Scores, step: _Step, several: bool) -> Scores
     return scores
 
 
-def _step(view: View, entry: Entry) -> _Step | str | None:
+def _step(view: View, entry: Entry) -> _ScoreStep | str | None:
     node = view.node(entry)
     nodes = frozenset({entry.node})
     if entry.index != 0:
         return None
     if node.op in _SCALARS:
         factor = _factor(node)
-        return "attention whose scores are divided by 0" if factor is None else _Step(node.inputs[0], nodes, factor)
+        return (
+            "attention whose scores are divided by 0" if factor is None else _ScoreStep(node.inputs[0], nodes, factor)
+        )
     if node.op in ("Reshape", "reshape"):
-        return _Step(node.inputs[0], nodes, shapes=True)
+        return _ScoreStep(node.inputs[0], nodes, shapes=True)
     if node.op == "transpose":
         return _ruled(view, entry)
     return _masked(view, entry)
@@ -146,17 +148,17 @@ def _factor(node: Node) -> float | None:
     return 1 / scalar if scalar != 0 else None
 
 
-def _masked(view: View, entry: Entry) -> _Step | str | None:
+def _masked(view: View, entry: Entry) -> _ScoreStep | str | None:
     """The step of a mask that is added, or that selects scores."""
     node, nodes = view.node(entry), frozenset({entry.node})
     if node.op in _ADD:
         masks = (pair for pair in pairs(node.inputs) if _leads_to_product(view, pair[0]))
-        return next((_Step(inner, nodes, mask=(mask, None)) for inner, mask in masks), None)
+        return next((_ScoreStep(inner, nodes, mask=(mask, None)) for inner, mask in masks), None)
     if node.op in _WHERE and _leads_to_product(view, node.inputs[1]):
         fill = _filled(view, node.inputs[2])
         if fill is None:
             return "attention whose scores are selected from arrays"
-        return _Step(node.inputs[1], nodes | fill[1], mask=(node.inputs[0], fill[0]))
+        return _ScoreStep(node.inputs[1], nodes | fill[1], mask=(node.inputs[0], fill[0]))
     return None
 
 
@@ -164,7 +166,7 @@ def _leads_to_product(view: View, entry: Entry) -> bool:
     """Whether an entry is made of a product of queries and keys."""
     while product(view, entry) is None:
         step = _step(view, entry)
-        if not isinstance(step, _Step):
+        if not isinstance(step, _ScoreStep):
             return isinstance(step, str)
         entry = step.below
     return True
@@ -188,7 +190,7 @@ def _filled(view: View, entry: Entry) -> tuple[float, frozenset[int]] | None:
     return None
 
 
-def _ruled(view: View, entry: Entry) -> _Step | str | None:
+def _ruled(view: View, entry: Entry) -> _ScoreStep | str | None:
     """A mask of the keys beyond each length, which is applied between two transposes."""
     back = view.inputs(entry, ("transpose",))
     mask = view.node(back[0]) if back is not None else None
@@ -203,7 +205,7 @@ def _ruled(view: View, entry: Entry) -> _Step | str | None:
         return "attention whose mask does not rule keys out"
     if value == -math.inf:
         return "attention whose mask is -inf: MXNet makes NaN where it rules all keys out"
-    return _Step(forth[0], frozenset({entry.node, back[0].node, mask.inputs[0].node}), lengths=mask.inputs[1])
+    return _ScoreStep(forth[0], frozenset({entry.node, back[0].node, mask.inputs[0].node}), lengths=mask.inputs[1])
 
 
 def _axes(attrs: Mapping[str, str]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from echo.passes.patterns.graph_view import Fusion, View, local
 from echo.plans.decisions import MissedFusion
 
 NAME, TRANSPOSED = "batched_products", "transposed"
-LEAST = 4  # members of a family
+LEAST = 4  # members of a group
 # MXNet adds this many gradients of one array in place, or more; fewer are all in memory before they are added.
 _IN_PLACE = 8
 CHUNK = 10  # products at once: gains most of what all steps at once would
@@ -53,25 +53,26 @@ class Product(NamedTuple):
 
 
 def product_groups(view: View) -> tuple[list[ProductGroup], list[MissedFusion]]:
-    """All families, and near-misses: products with one weight that depend on each other, or are all the same."""
+    """All groups, and near-misses: products with one weight that depend on each other, or are all the same."""
     shared: dict[object, list[int]] = defaultdict(list)
     for number, node in enumerate(view.graph.nodes):
         if node.op == "FullyConnected" and number not in view.has_control_deps:
             shared[node.inputs[1:], tuple(sorted(node.attrs.items()))].append(number)
     candidates = [numbers for numbers in shared.values() if len(numbers) >= LEAST]
     depth = _depths(view.graph, candidates)
-    all_families, missed = [], []
+    found_groups, missed = [], []
     for column, numbers in enumerate(candidates):
         levels = sorted(numbers, key=lambda number: (depth[number, column], number))
         groups = [list(group) for _, group in groupby(levels, key=lambda number: int(depth[number, column]))]
-        large = [family for family in (_family(view, group) for group in groups) if len(family.members) >= LEAST]
-        all_families += large
+        made = (_product_group(view, numbers) for numbers in groups)
+        large = [group for group in made if len(group.members) >= LEAST]
+        found_groups += large
         if not large:
             reason = f"each of {len(numbers)} products with this weight waits for the one before it"
             if len(groups) == 1:
                 reason = f"the products with this weight are the same {len(numbers)} times"
             missed.append(MissedFusion(numbers[0], view.graph.nodes[numbers[0]].name, NAME, reason))
-    return sorted(all_families, key=lambda family: family.members[0]), missed
+    return sorted(found_groups, key=lambda group: group.members[0]), missed
 
 
 def _depths(graph: Graph, sets: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
@@ -91,7 +92,7 @@ def _depths(graph: Graph, sets: Sequence[Sequence[int]]) -> npt.NDArray[np.int32
     return depth
 
 
-def _family(view: View, numbers: Sequence[int]) -> ProductGroup:
+def _product_group(view: View, numbers: Sequence[int]) -> ProductGroup:
     first: dict[Entry, int] = {}
     duplicates = {}
     for number in numbers:
@@ -101,7 +102,7 @@ def _family(view: View, numbers: Sequence[int]) -> ProductGroup:
     return ProductGroup(tuple(first.values()), duplicates)
 
 
-def fusion(view: View, family: ProductGroup, layout: str) -> Fusion:
+def fusion(view: View, group: ProductGroup, layout: str) -> Fusion:
     """Returns the group in this layout: "batched_products:10" for chunks of 10 or more, "transposed:64" for 64 rows.
 
     Raises:
@@ -112,25 +113,25 @@ def fusion(view: View, family: ProductGroup, layout: str) -> Fusion:
     layout_name, size = _parsed(layout)
     if layout_name == TRANSPOSED:
         # the first one stays, so that MXNet visits the variables in the user's order
-        for number in family.members[1:]:
+        for number in group.members[1:]:
             outputs[Entry(number)] = _transposed(view.graph.nodes[number], size, nodes)
     else:
-        joined = _joined(view, family)
-        for chunk in _chunks(family.members, size) if joined is None else [family.members]:
+        joined = _joined(view, group)
+        for chunk in _chunks(group.members, size) if joined is None else [group.members]:
             parts, product = _hoisted([view.graph.nodes[number] for number in chunk], nodes)
             outputs.update(zip(map(Entry, chunk), parts))
             if joined is not None:
                 outputs[Entry(joined)] = product
     replaced = frozenset(entry.node for entry in outputs)
-    duplicates = [(Entry(duplicate), Entry(member)) for duplicate, member in family.duplicates.items()]
+    duplicates = [(Entry(duplicate), Entry(member)) for duplicate, member in group.duplicates.items()]
     outputs.update({duplicate: outputs[member] for duplicate, member in duplicates if member in outputs})
-    label = f"{len(replaced.intersection(family.members))} products of one weight, {layout}"
-    return Fusion(layout, family.members[0], tuple(nodes), outputs, replaced | set(family.duplicates), {}, label)
+    label = f"{len(replaced.intersection(group.members))} products of one weight, {layout}"
+    return Fusion(layout, group.members[0], tuple(nodes), outputs, replaced | set(group.duplicates), {}, label)
 
 
-def _joined(view: View, family: ProductGroup) -> int | None:
+def _joined(view: View, group: ProductGroup) -> int | None:
     """The node that concatenates all products by rows, if there is one: then all at once need no more memory."""
-    products = tuple(map(Entry, family.members))
+    products = tuple(map(Entry, group.members))
     for reader in view.readers.get(products[0], ()):
         node = view.graph.nodes[reader]
         if reader >= 0 and node.op == "Concat" and node.attrs.get("dim", "1") == "0" and node.inputs == products:
@@ -192,23 +193,23 @@ def _transposed(node: Node, rows: int, nodes: list[Node]) -> Entry:
     return local(len(nodes) - 1)
 
 
-def found_at(view: View, places: Sequence[tuple[str, int]]) -> list[Fusion]:
+def found_at(view: View, match_sites: Sequence[tuple[str, int]]) -> list[Fusion]:
     """The layouts of a plan, which may come from anywhere.
 
     Raises:
-        GraphError: there is no such family, or no such layout.
+        GraphError: there is no such group, or no such layout.
     """
-    family_at = {family.members[0]: family for family in product_groups(view)[0]} if places else {}
+    group_at = {group.members[0]: group for group in product_groups(view)[0]} if match_sites else {}
     fusions = []
-    for layout, number in places:
-        if number not in family_at:
-            raise GraphError(f"fused: node {number} is not the first of a family of products, for {layout!r}")
-        fusions.append(fusion(view, family_at[number], layout))
+    for layout, number in match_sites:
+        if number not in group_at:
+            raise GraphError(f"fused: node {number} is not the first of a group of products, for {layout!r}")
+        fusions.append(fusion(view, group_at[number], layout))
     return fusions
 
 
 def is_layout(name: str) -> bool:
-    """Whether a place of a plan is that of a family of products."""
+    """Whether a match site of a plan is that of a group of products."""
     return name.startswith((NAME + ":", TRANSPOSED + ":"))
 
 

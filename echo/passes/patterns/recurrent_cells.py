@@ -1,12 +1,140 @@
-"""The gates of LSTM and GRU cells: of mx.rnn, of Gluon, of Sockeye, or written by hand."""
+"""LSTM and GRU cells: of mx.rnn, of Gluon, of Sockeye, or written by hand."""
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple
+from itertools import chain
+from typing import Iterator, Mapping, NamedTuple
 
 from echo.ir.graph import Entry, Node, fused_node
-from echo.passes.patterns.graph_view import ACTIVATED, ADD, MUL, Fusion, Part, Pattern, View, local, order_attrs, pairs
-from echo.passes.patterns.gru_reset import GRU_RESET, Mix, sums
+from echo.passes.patterns.graph_view import (
+    ACTIVATED,
+    ADD,
+    MUL,
+    Fusion,
+    Mix,
+    Part,
+    Pattern,
+    View,
+    local,
+    order_attrs,
+    pairs,
+    plain,
+    steps,
+    sums,
+)
+
+# The non-linear parts of a GRU cell whose reset gate stands in front of the product with the state.
+
+_BEHIND = "gru_mix"  # the operator after the product
+
+
+class _Cell(NamedTuple):
+    """A cell: its gates in front of their sigmoids, and its candidate in front of its tanh.
+
+    ``product`` is what the second product takes; ``keeps``: the update gate is the weight of the old state, ``before``.
+    ``nodes`` compute the product and the new state.
+    """
+
+    reset: Entry
+    update: Entry
+    candidate: Entry
+    before: Entry
+    product: Entry
+    keeps: bool
+    nodes: frozenset[int]
+
+
+class _Gates(NamedTuple):
+    """The array of both gates: the new nodes that make it, its attributes, the shapes of what it is made of."""
+
+    whole: Entry
+    nodes: tuple[Node, ...]
+    attrs: Mapping[str, str]
+    shapes: Mapping[Entry, str]
+    replaced: frozenset[int]
+
+
+def match_gru_reset(view: View, number: int) -> Fusion | str | None:
+    """The cell whose new state this node computes: a fusion, why there is none, or None where there is no cell.
+
+    h' = (1 - u) h + u tanh(c), u = sigmoid(z) or 1 - sigmoid(z), c computed from sigmoid(r) h by whatever operators.
+    One operator computes sigmoid(r) h and u, another h'. They stash r, z, c and h: the rest is recomputed.
+    """
+    hidden = Entry(number)
+    cell = next(_cells(view, hidden), None)
+    if cell is None:
+        return None
+    if _reads(view, cell.update, cell.product.node):
+        return "a GRU cell whose update gate depends on the state after its reset gate"
+    name = view.graph.nodes[number].name
+    gates = _gates(view, cell, name)
+    replaced = cell.nodes | gates.replaced
+    outside = view.read_outside(replaced, (cell.product, hidden))
+    if outside:
+        return f"{outside!r}, inside of the cell, is read from outside"
+    attrs = {"keeps": str(int(cell.keeps)), **gates.attrs}
+    front = fused_node(GRU_RESET.name, view.node(cell.product).name, (gates.whole, cell.before), attrs)
+    at = len(gates.nodes)
+    behind = fused_node(_BEHIND, name, (cell.before, local(at, 1), cell.candidate))
+    return Fusion(
+        pattern=GRU_RESET.name,
+        anchor=number,
+        nodes=(*gates.nodes, front, behind),
+        outputs={cell.product: local(at, 0), hidden: local(at + 1)},
+        replaced=replaced,
+        shapes={**gates.shapes, cell.candidate: "B,H", cell.before: "B,H"},
+        label="the gates of a GRU cell, the reset gate in front of its product",
+    )
+
+
+def _cells(view: View, hidden: Entry) -> Iterator[_Cell]:
+    for mix in chain(sums(view, hidden), steps(view, hidden)):
+        update = view.activated(mix.gate, "sigmoid")
+        if update is None:
+            continue
+        for new, before, keeps in ((mix.weighed, mix.rest, False), (mix.rest, mix.weighed, True)):
+            candidate = view.activated(new, "tanh")
+            for product, gate in _products(view, before) if candidate is not None else ():
+                reset = view.activated(gate, "sigmoid")
+                if reset is not None and candidate is not None and _reads(view, candidate, product.node):
+                    nodes = mix.nodes | {mix.gate.node, new.node, product.node, gate.node}
+                    yield _Cell(reset, update, candidate, before, product, keeps, nodes)
+
+
+def _products(view: View, state: Entry) -> Iterator[tuple[Entry, Entry]]:
+    """The products of a state, element by element, each with its other factor."""
+    for number in view.readers[plain(state)]:
+        operands = view.inputs(Entry(number), MUL) if number >= 0 else None
+        for factor, other in pairs(operands) if operands else ():
+            if plain(other) == plain(state):
+                yield Entry(number), factor
+
+
+def _reads(view: View, entry: Entry, number: int) -> bool:
+    """Whether an entry is computed from the outputs of a node."""
+    seen, above = set(), [entry.node]
+    while above:
+        at = above.pop()
+        if at == number:
+            return True
+        if at > number and at not in seen:
+            seen.add(at)
+            above += [source.node for source in view.graph.nodes[at].inputs]
+    return False
+
+
+def _gates(view: View, cell: _Cell, name: str) -> _Gates:
+    """The array whose halves the gates are; where they are none, they are put together."""
+    reset, update = view.part(cell.reset), view.part(cell.update)
+    if reset and update and reset.source == update.source and {reset[1:3], update[1:3]} == {(0, 2), (1, 2)}:
+        attrs = order_attrs((reset.number, update.number))
+        return _Gates(reset.source, (), attrs, {reset.source: "B,2H"}, frozenset({reset.node, update.node}))
+    node = Node("Concat", f"{name}_echo_gates", (cell.reset, cell.update), attrs={"dim": "1", "num_args": "2"})
+    return _Gates(local(0), (node,), {}, {cell.reset: "B,H", cell.update: "B,H"}, frozenset())
+
+
+GRU_RESET = Pattern("gru_reset", ADD, match_gru_reset, reads=MUL)
+
 
 # The non-linear block of an LSTM cell: of mx.rnn, of Gluon, of Sockeye, or written by hand.
 
@@ -30,7 +158,7 @@ def match_lstm_cell(view: View, number: int) -> Fusion | str | None:
     """The cell whose new hidden state this node computes: a fusion, why there is none, or None where there is no cell.
 
     h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array, in
-    any order. The fused operator stashes only that array and c: the gates are computed again in backward (EcoRNN,
+    any order. The fused operator stashes only that array and c: the gates are recomputed in backward (EcoRNN,
     MICRO'18, section 5). There may be a layer norm of c' before its tanh (Ba et al., 2016).
     """
     hidden = Entry(number)

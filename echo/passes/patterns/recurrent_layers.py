@@ -49,7 +49,7 @@ class Kind:
     attrs: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Weights(NamedTuple):
+class _LayerWeights(NamedTuple):
     """Weight and bias of the product with the input, and of the product with the state."""
 
     wi: Entry
@@ -58,7 +58,7 @@ class _Weights(NamedTuple):
     bh: Entry
 
 
-class _Step(NamedTuple):
+class _LayerStep(NamedTuple):
     """One time step: its input, the states before and after it, the nodes that compute it, and the `Cell.attrs`."""
 
     x: Entry
@@ -96,7 +96,7 @@ def layer_node(
     return fused_node(kernel, name, (x, *weights, *states), {**attrs, "reverse": "1" if reverse else "0"})
 
 
-def _fusion(view: View, number: int, steps: list[_Step], weights: _Weights, kind: Kind) -> Fusion:
+def _fusion(view: View, number: int, steps: list[_LayerStep], weights: _LayerWeights, kind: Kind) -> Fusion:
     name = view.graph.nodes[number].name
     reverse = _is_reversed([step.x for step in steps])
     ordered = steps[::-1] if reverse else steps
@@ -120,14 +120,14 @@ def _fusion(view: View, number: int, steps: list[_Step], weights: _Weights, kind
     )
 
 
-def _weights(view: View, number: int, kind: Kind) -> _Weights | None:
+def _weights(view: View, number: int, kind: Kind) -> _LayerWeights | None:
     """The weights of a step that is not the first, of which the one before has the same."""
     cell = kind.cell(view, Entry(number))
     for of_input, of_state in cell.products if cell is not None else ():
         i2h, h2h = product(view, of_input), product(view, of_state)
         if i2h is None or h2h is None:
             continue
-        weights = _Weights(*i2h[1:], *h2h[1:])
+        weights = _LayerWeights(*i2h[1:], *h2h[1:])
         previous = _step(view, h2h[0], weights, kind)
         if previous is not None and cell is not None and previous.after == (h2h[0], *cell.before):
             return weights
@@ -143,15 +143,15 @@ def product(view: View, entry: Entry) -> tuple[Entry, Entry, Entry] | None:
     return x, weight, bias
 
 
-def _continues(view: View, hidden: Entry, weights: _Weights) -> bool:
+def _continues(view: View, hidden: Entry, weights: _LayerWeights) -> bool:
     """Whether another step reads this state."""
     readers = (view.graph.nodes[number] for number in view.readers.get(hidden, ()) if number >= 0)
     return any(node.op == "FullyConnected" and node.inputs[1] == weights.wh for node in readers)
 
 
-def _steps(view: View, number: int, weights: _Weights, kind: Kind) -> list[_Step]:
+def _steps(view: View, number: int, weights: _LayerWeights, kind: Kind) -> list[_LayerStep]:
     """The steps from the first to that of this node; none where one is no cell, or has other weights."""
-    steps: list[_Step] = []
+    steps: list[_LayerStep] = []
     hidden = Entry(number)
     while True:
         step = _step(view, hidden, weights, kind)
@@ -162,19 +162,19 @@ def _steps(view: View, number: int, weights: _Weights, kind: Kind) -> list[_Step
     return steps[::-1]
 
 
-def _step(view: View, hidden: Entry, weights: _Weights, kind: Kind) -> _Step | None:
+def _step(view: View, hidden: Entry, weights: _LayerWeights, kind: Kind) -> _LayerStep | None:
     cell = kind.cell(view, hidden)
     for of_input, of_state in cell.products if cell is not None else ():
         i2h, h2h = product(view, of_input), product(view, of_state)
-        if cell is None or i2h is None or h2h is None or _Weights(*i2h[1:], *h2h[1:]) != weights:
+        if cell is None or i2h is None or h2h is None or _LayerWeights(*i2h[1:], *h2h[1:]) != weights:
             continue
         if cell.hidden in (None, h2h[0]):
             nodes = cell.nodes | {of_input.node, of_state.node}
-            return _Step(i2h[0], (h2h[0], *cell.before), (hidden, *cell.after), nodes, cell.attrs)
+            return _LayerStep(i2h[0], (h2h[0], *cell.before), (hidden, *cell.after), nodes, cell.attrs)
     return None
 
 
-def _feeds_back(view: View, steps: list[_Step]) -> bool:
+def _feeds_back(view: View, steps: list[_LayerStep]) -> bool:
     """Whether the input of a step depends on a state, as in a decoder whose input is the last step's attention."""
     inside = {node for step in steps for node in step.nodes}
     first = min(inside)

@@ -6,7 +6,7 @@ import numpy as np
 
 from echo.ir.graph import Entry, Node, fused_node
 from echo.ir.op_spec import is_true
-from echo.ir.recompute_rules import why_not_dropout
+from echo.ir.training_node import why_not_dropout
 from echo.passes.patterns.graph_view import ACTIVATED, Fusion, Pattern, View, local
 
 # A layer norm by itself: MXNet's own takes several times as long on CPUs.

@@ -119,7 +119,7 @@ _JOINS = frozenset({"stack", "Concat", "reverse", "SwapAxis", "Reshape"})
 
 
 class _Split(NamedTuple):
-    """RecomputeSchedule of arrays into all parts along an axis, which the parts do not have any more.
+    """A split of arrays into all parts along an axis, which the parts do not have any more.
 
     Each step is a part of the only array, or those of all arrays side by side.
     """

@@ -9,7 +9,7 @@ from typing import Callable, Protocol, Sequence
 import numpy as np
 
 from echo.estimators.storage_planner import Choice, Evaluation
-from echo.ir.training_graph import ASSIGNED, PEAK
+from echo.ir.training_graph import StorageStrategy
 from echo.policies.equivalence_classes import classes
 from echo.policies.problem import Problem, WarmStart
 
@@ -113,7 +113,7 @@ class HillClimb:
         self.best_ranges = self.ranges
 
     def evaluate(self, choice: Choice, limit: int | None = None) -> Evaluation:
-        self.left -= _ASSIGNMENT_COST if ASSIGNED in self.ranges else 1
+        self.left -= _ASSIGNMENT_COST if StorageStrategy.ASSIGNED in self.ranges else 1
         return self.problem.evaluate(choice, self.ranges, limit)
 
     def consider(self, choice: Choice, value: Evaluation) -> None:
@@ -150,10 +150,10 @@ class HillClimb:
         self.problem.progress("storage assignment")
         effort = int(_ASSIGNMENT_SHARE * self.total)
         self.left = effort
-        self.ranges = (PEAK,)
+        self.ranges = (StorageStrategy.PEAK,)
         choices = [self.best, *starts]
         choices += [self.climb_apart(start, int(0.7 * effort)) for start in (self.best, starts[0])]
-        self.ranges = (ASSIGNED,)
+        self.ranges = (StorageStrategy.ASSIGNED,)
         self.climb(self.first_of(choices), self.levels[:3], self.limits, 0)
 
     def first_of(self, choices: Sequence[Choice]) -> Choice:
@@ -218,7 +218,7 @@ class HillClimb:
         The choice at a price has first all classes that are worth their seconds; then, while effort is left, it is the
         result of a climb from these. Returns the best choice of all, and the last one beyond the limits, if any was.
         """
-        a_step = self.problem.training.planned_bytes / max(self.problem.overhead.step_seconds, 1e-9)
+        a_step = self.problem.training.planned_bytes / max(self.problem.costs.step_seconds, 1e-9)
         low, high = 0.01 * a_step, 100.0 * a_step
         search = _PriceSearch(self, start)
         if worth:

@@ -47,7 +47,7 @@ class Program:
 # In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.ir.schedule`. For each backward position
 # k:
 #
-# - run[k, i], binary: candidate i runs again just before backward node k, and is read there;
+# - run[k, i], binary: candidate i is recomputed just before backward node k, and is read there;
 # - kept[k, e]: the value of forward entry e is in memory when position k begins; integral where run is;
 # - used[k, e, r]: once computed, e is alive until copy r or a later one has read it at position k, or beyond k.
 #
@@ -70,7 +70,7 @@ class Model:
         self.unit = reduce(gcd, self.graph.bytes.values(), 0) or 1  # bytes are whole multiples of it
         self.limit = 0 if max_bytes is None else max_bytes // self.unit * self.unit
         self.whole = float(max(1, self.limit or sum(self.graph.bytes.values())))  # scales bytes to about one
-        self.scale = max([second for second in problem.overhead.seconds if second > 0], default=1.0)
+        self.scale = max([second for second in problem.costs.seconds if second > 0], default=1.0)
         self.peak = self.program.column(1.0, top=_INFINITE) if max_bytes is None else None
         self._columns()
         for position in range(len(self.graph.backward)):
@@ -103,8 +103,8 @@ class Model:
         values = [0.0] * len(self.program.cost)
         position_of = {number: position for position, number in enumerate(self.graph.backward)}
         for step in steps_of(self.training, splits, self.graph.again):
-            if step.node != step.slot:
-                values[self.run[position_of[step.slot], step.node]] = 1.0
+            if step.node != step.position:
+                values[self.run[position_of[step.position], step.node]] = 1.0
         return values
 
     # Columns and rows -----------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Model:
     def _columns(self) -> None:
         for position in range(len(self.graph.backward)):
             for node in self.graph.reachable[position]:
-                cost = self.problem.overhead.seconds[node] / self.scale if self.peak is None else 0.0
+                cost = self.problem.costs.seconds[node] / self.scale if self.peak is None else 0.0
                 self.run[position, node] = self.program.column(cost, integral=True)
             for entry in self.graph.entries:
                 self.kept[position, entry] = self.program.column()
@@ -134,7 +134,7 @@ class Model:
                     program.row({**in_memory, self.run[position, reader]: -1.0}, 0.0, _INFINITE)
             if position + 1 < len(self.graph.backward):
                 program.row({**in_memory, self.kept[position + 1, entry]: -1.0}, 0.0, _INFINITE)
-        for node in self.graph.reachable[position]:  # a node runs again only where it is read at once
+        for node in self.graph.reachable[position]:  # a node is recomputed only where it is read at once
             outputs = self.graph.again_of[node]
             if any(entry in reads for entry in outputs):
                 continue
@@ -160,18 +160,18 @@ class Model:
         return self.kept.get((position + 1, entry))
 
     def _limits(self, max_seconds: float | None) -> None:
-        seconds = {column: self.problem.overhead.seconds[node] / self.scale for (_, node), column in self.run.items()}
+        seconds = {column: self.problem.costs.seconds[node] / self.scale for (_, node), column in self.run.items()}
         if max_seconds is not None:
             self.program.row(seconds, 0.0, max_seconds / self.scale)
         runs: dict[int, list[int]] = defaultdict(list)
         for (_, node), column in self.run.items():
             runs[node].append(column)
         for node, columns in runs.items():
-            forced = node in self.graph.forced
+            must_recompute = node in self.graph.must_recompute
             for entry in self.graph.again_of[node]:
-                if forced:
+                if must_recompute:
                     self.program.row({self.kept[0, entry]: 1.0}, 0.0, 0.0)
-                elif not self.problem.may_split:  # all readers read the copy of a node that runs again
+                elif not self.problem.may_split:  # all readers read the copy of a node that is recomputed
                     terms = {self.kept[0, entry]: 1.0, **dict.fromkeys(columns, 1.0)}
                     self.program.row(terms, 0.0, 1.0)
             if not self.problem.may_split or node not in self.problem.candidates:
@@ -233,15 +233,15 @@ class Model:
 
 
 class _Reads:
-    """The readers of each entry in a problem's training graph, and the nodes that may have to run again."""
+    """The readers of each entry in a problem's training graph, and the nodes that may have to be recomputed."""
 
     def __init__(self, problem: Problem) -> None:
         training = self.training = problem.training
         self.forward = [number for number, node in training.operators() if node.forward]
         self.backward = [number for number, node in training.operators() if not node.forward]
         self.to_the_end = frozenset(Entry(entry.node, entry.index) for entry in training.outputs)
-        self.forced = {entry.node for entry in problem.forced}
-        offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.forced
+        self.must_recompute = {entry.node for entry in problem.must_recompute}
+        offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.must_recompute
         self.again = frozenset(Entry(e.node, e.index) for e in offered) - self.to_the_end
         self.again_of: dict[int, list[Entry]] = defaultdict(list)
         for entry in sorted(self.again):
@@ -273,7 +273,7 @@ class _Reads:
         return {
             Entry(entry.node, entry.index)
             for position, entry in enumerate(node.inputs)
-            if position not in node.ignored and not self.training.nodes[entry.node].is_variable
+            if position not in node.shape_only and not self.training.nodes[entry.node].is_variable
         }
 
     def _read_by_copy(self, number: int) -> set[Entry]:
@@ -281,7 +281,7 @@ class _Reads:
         return self._read_by(node) | ({Entry(number, 1)} if node.is_masked else set())
 
     def _reachable(self, reads: Iterable[Entry]) -> list[int]:
-        """The nodes that may have to run again for a backward node, in order."""
+        """The nodes that may have to be recomputed for a backward node, in order."""
         reachable: set[int] = set()
         below = [entry.node for entry in reads if entry in self.again]
         while below:

@@ -18,7 +18,7 @@ from echo.policies.problem import Problem
 from echo.policies.sublinear import Cutter
 from echo.system.terminal import size_text
 
-# Schedules by the native scheduler: nodes may run again any number of times, each just before it is read.
+# Schedules by the native scheduler: nodes may be recomputed any number of times, each just before it is read.
 #
 # With a budget, the fastest schedule that fits; without one, the smallest within the bound on time. The scheduler
 # counts a lower bound on the bytes of any storage assignment (`echo.estimators.scheduler`), which echo's own
@@ -30,7 +30,7 @@ _AIMS = 4  # budgets aimed at, where the planned storage needs more than the sch
 
 def can_fit(problem: Problem) -> bool:
     """Whether the scheduler can plan this graph: not in a CachedOp, which plans each pass by itself."""
-    return problem.may_split and not problem.forced and bool(problem.candidates)
+    return problem.may_split and not problem.must_recompute and bool(problem.candidates)
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ def scheduler_of(problem: Problem) -> Scheduler:
         NativeError: the native library is not there.
     """
     measure = CHUNKS if problem.assigns else LIVE
-    scheduler = Scheduler(problem.training, problem.overhead.seconds, measure, _recomputable(problem))
+    scheduler = Scheduler(problem.training, problem.costs.seconds, measure, _recomputable(problem))
     scheduler.end_in(problem.deadline.left)
     return scheduler
 
 
 def _recomputable(problem: Problem) -> Choice:
-    """The choice of all entries that candidates recompute if they run again."""
+    """The choice of every entry of the candidates."""
     mask = np.zeros(problem.evaluator.entries, np.uint8)
     for node in problem.candidates:
         mask[problem.entry_ids(node)] = 1
@@ -132,7 +132,7 @@ def _recomputable(problem: Problem) -> Choice:
 #
 # Where a budget is far below the bytes of a graph, a search that starts from nothing recomputed has a long way. This
 # one starts from the other end: the forward pass is cut into segments (`echo.policies.sublinear`), and all nodes of a
-# segment run again when the backward pass gets to it. Of their values, those are kept that save the most time for
+# segment are recomputed when the backward pass gets to it. Of their values, those are kept that save the most time for
 # each byte (``echo/native/planner/greedy_keep.cc``). A handful of shapes of segments are tried.
 
 _LOWER = 0.9995  # so that lower aims reach the budget, and do not only approach it
@@ -142,7 +142,7 @@ _TRIED = 100_000  # nodes of all schedules that are compared; a few schedules ar
 _WORSE = 4  # numbers of segments are tried up to this multiple of the one with the fewest bytes
 
 
-class _Shape(NamedTuple):
+class _Segmentation(NamedTuple):
     """Segments of equal length, and after those some more, each shorter by a factor than the one before.
 
     When the backward pass begins, all kept values are in memory, with little room for a segment; later there is more.
@@ -159,9 +159,9 @@ class _Shape(NamedTuple):
         return [1.0] * self.equal + [self.factor**-index for index in range(1, self.shrinking + 1)]
 
 
-_FIRST = _Shape(1, 5, 1.6, False)
+_FIRST = _Segmentation(1, 5, 1.6, False)
 # Tried in turn, each from the best shape so far, again and again until none of them is better.
-_CHANGES: tuple[Callable[[_Shape], _Shape], ...] = (
+_CHANGES: tuple[Callable[[_Segmentation], _Segmentation], ...] = (
     lambda shape: shape._replace(equal=math.ceil(shape.equal * 1.25) + 1),
     lambda shape: shape._replace(factor=2 * shape.factor - 0.8),
     lambda shape: shape._replace(factor=0.5 * shape.factor + 0.5),
@@ -240,7 +240,7 @@ class _Search:
                 break
         return tried[shape]
 
-    def _longest(self, budget: int) -> _Shape:
+    def _longest(self, budget: int) -> _Segmentation:
         """The longest segments with which everything dropped fits the budget, else those with the fewest bytes."""
         tried: dict[int, int] = {}
 
@@ -265,10 +265,10 @@ class _Search:
         splits, value = self._scheduler.keep(start, budget, _PASSES)
         return _Kept(start, splits, value)
 
-    def _dropped(self, shape: _Shape) -> RecomputeSchedule:
-        """Returns the schedule of a shape: nodes run again when the first gradient of their segment is computed."""
+    def _dropped(self, shape: _Segmentation) -> RecomputeSchedule:
+        """Returns the schedule of a shape: nodes are recomputed before the first gradient of their segment."""
         segments = self._cutter.splits(shape.shares, 1)
         if not shape.late:
             return segments
         first = dict(zip(self._cutter.nodes, self._cutter.first_backward))
-        return {node: tuple(sorted({*slots, first[node]} - {0})) for node, slots in segments.items()}
+        return {node: tuple(sorted({*positions, first[node]} - {0})) for node, positions in segments.items()}

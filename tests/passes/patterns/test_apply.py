@@ -181,11 +181,11 @@ def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
     assert draws(found.graph) == draws(graph)
     second = (PREFIX + "pack_mask", PREFIX + "draw_mask", PREFIX + "gru_mix")  # each next to another one
     kernels = [node for node in found.graph.nodes if node.op.startswith(PREFIX) and node.op not in second]
-    assert len(kernels) == len(found.places)
-    assert fused_at(graph, found.places, copies) == found.graph, "a plan names no more than places"
+    assert len(kernels) == len(found.match_sites)
+    assert fused_at(graph, found.match_sites, copies) == found.graph, "a plan names no more than places"
     grad_req = "add" if copies else "write"
     for mine, theirs in zip(step(fused, arrays, aux, grad_req), step(user, arrays, aux, grad_req)):
-        assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3), found.places
+        assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3), found.match_sites
 
 
 def test_random_graphs_hold_all_there_is() -> None:
@@ -244,11 +244,13 @@ def fused_example(name: str, copies: bool = False) -> tuple[Graph, Fused]:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_arguments_and_outputs_keep_their_places(name: str) -> None:
     graph, found = fused_example(name)
-    assert found.places
+    assert found.match_sites
     symbol = symbol_of(found.graph)
     assert variables(symbol) == variables(symbol_of(graph))
     assert len(symbol.list_outputs()) == len(graph.heads)
-    put_in = [fusion for fusion in find(graph, setting=ON_CPU)[0] if (fusion.pattern, fusion.anchor) in found.places]
+    put_in = [
+        fusion for fusion in find(graph, setting=ON_CPU)[0] if (fusion.pattern, fusion.anchor) in found.match_sites
+    ]
     replaced = {node for fusion in put_in for node in fusion.replaced}
     gone = {(graph.nodes[node].op, graph.nodes[node].name) for node in replaced}
     assert not gone & {(node.op, node.name) for node in found.graph.nodes}
@@ -345,7 +347,7 @@ def test_fusions_worth_nothing_are_left_out() -> None:
 )
 def test_places_that_are_none(places: list[tuple[str, int]], message: str) -> None:
     graph, found = fused_example("lstm cells")
-    assert ("lstm_cell", 20) in found.places
+    assert ("lstm_cell", 20) in found.match_sites
     with pytest.raises(GraphError, match=f"fused: .*{message}"):
         fused_at(graph, places, copies=False)
 
@@ -361,5 +363,5 @@ def test_cells_take_the_place_of_a_layer_that_would_change_the_order_of_random_n
     assert "gru_layer" in {fusion.pattern for fusion in find(graph)[0]}
     _, _, binding = bound_arrays(outputs)
     fused = fuse(graph, lambda: types_of(graph, binding), copies=False, without={"dropout"})
-    assert sorted(pattern for pattern, _ in fused.places) == [*["gru_cell"] * T, "lstm_layer"]
+    assert sorted(pattern for pattern, _ in fused.match_sites) == [*["gru_cell"] * T, "lstm_layer"]
     assert ("gru_layer", apply.ORDER) in {(missed.pattern, missed.reason) for missed in fused.missed}

@@ -9,7 +9,7 @@ import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry
-from echo.passes.patterns.attention_products import BATCHED, SEVERAL, Built, Product, Result, product, result
+from echo.passes.patterns.attention_products import BATCHED, SEVERAL, AttentionProduct, Built, Result, product, result
 from echo.passes.patterns.graph_view import View
 from tests.support.attention_models import FORMS
 
@@ -49,9 +49,9 @@ def test_products_of_queries_and_keys() -> None:
     assert found is not None
     assert (found.scale, found.axes, found.root) == (0.5, ("bhTD", "bhSD"), False)
     view, number = of(mx.sym.batch_dot, transpose_a=True)
-    assert product(view, Entry(number)) == Product(BATCHED, (Entry(0), Entry(1)), ("NDT", "NDS"))
+    assert product(view, Entry(number)) == AttentionProduct(BATCHED, (Entry(0), Entry(1)), ("NDT", "NDS"))
     view, number = summed("kbd,qbd->bqk")
-    assert product(view, Entry(number)) == Product(BATCHED, (Entry(1), Entry(0)), ("TND", "SND"))
+    assert product(view, Entry(number)) == AttentionProduct(BATCHED, (Entry(1), Entry(0)), ("TND", "SND"))
     view, number = last(mx.sym.contrib.interleaved_matmul_selfatt_qk(mx.sym.var("qkv"), heads=3))
     found = product(view, Entry(number))
     assert found is not None

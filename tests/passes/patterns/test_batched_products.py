@@ -36,18 +36,18 @@ def chain(steps: int, apart: int) -> Graph:
     return graph_of(mx.sym.Group(outs))
 
 
-def names(graph: Graph, family: ProductGroup) -> list[str]:
-    return [graph.nodes[number].name for number in family.members]
+def names(graph: Graph, group: ProductGroup) -> list[str]:
+    return [graph.nodes[number].name for number in group.members]
 
 
 def ops(graph: Graph, op: str) -> list[Node]:
     return [node for node in graph.nodes if node.op == op]
 
 
-def test_a_family_is_found_in_the_order_of_its_steps() -> None:
+def test_a_group_is_found_in_the_order_of_its_steps() -> None:
     graph = products()
-    (family,), missed = product_groups(View(graph))
-    assert names(graph, family) == [f"fc{step}" for step in range(STEPS)]
+    (group,), missed = product_groups(View(graph))
+    assert names(graph, group) == [f"fc{step}" for step in range(STEPS)]
     assert not missed
 
 
@@ -59,8 +59,8 @@ def test_fewer_than_four_are_no_family() -> None:
 def test_products_with_differing_attributes_leave_the_family() -> None:
     graph = products()
     odd = {number: {"__ctx__": "1"} for number, node in enumerate(graph.nodes) if node.name in ("fc2", "fc3")}
-    (family,), _ = product_groups(View(graph.with_attrs(odd)))
-    assert len(family.members) == STEPS - 2
+    (group,), _ = product_groups(View(graph.with_attrs(odd)))
+    assert len(group.members) == STEPS - 2
 
 
 def test_products_that_wait_for_each_other_stay() -> None:
@@ -70,10 +70,10 @@ def test_products_that_wait_for_each_other_stay() -> None:
     assert "each of 6 products with this weight waits" in missed.reason
 
 
-def test_products_of_one_depth_are_a_family_each() -> None:
+def test_products_of_one_depth_are_a_group_each() -> None:
     graph = chain(8, 4)  # as of two layers with one weight
     found, missed = product_groups(View(graph))
-    assert [names(graph, family) for family in found] == [["fc0", "fc1", "fc2", "fc3"], ["fc4", "fc5", "fc6", "fc7"]]
+    assert [names(graph, group) for group in found] == [["fc0", "fc1", "fc2", "fc3"], ["fc4", "fc5", "fc6", "fc7"]]
     assert not missed
 
 
@@ -83,9 +83,9 @@ def test_a_node_that_others_run_after_stays() -> None:
     assert graph.nodes[last].op == "FullyConnected"
     nodes = (*graph.nodes, Node("identity", "after", (Entry(0),), control_deps=(last,)))
     after = Graph(nodes, (*graph.heads, Entry(last + 1)), graph.arg_nodes, (*graph.row_ptr, graph.row_ptr[-1] + 1))
-    (family,), _ = product_groups(View(after))
-    assert last not in family.members
-    assert len(family.members) == 4
+    (group,), _ = product_groups(View(after))
+    assert last not in group.members
+    assert len(group.members) == 4
 
 
 def test_equal_products_are_computed_once() -> None:
@@ -97,9 +97,9 @@ def test_equal_products_are_computed_once() -> None:
         nodes[number] = nodes[number]._with(inputs=(source, *nodes[number].inputs[1:]))
     graph = Graph(tuple(nodes), graph.heads, graph.arg_nodes, graph.row_ptr)
     view = View(graph)
-    (family,), _ = product_groups(view)
-    assert family.duplicates == {numbers[6]: numbers[0], numbers[7]: numbers[0]}
-    (kept,), made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
+    (group,), _ = product_groups(view)
+    assert group.duplicates == {numbers[6]: numbers[0], numbers[7]: numbers[0]}
+    (kept,), made = laid_out(graph, [fusion(view, group, "batched_products:10")], copies=False)
     assert len(ops(made, "FullyConnected")) == 1
     assert len(ops(made, "slice_axis")) == 6
     assert made.heads[0] == made.heads[6] == made.heads[7]
@@ -113,8 +113,8 @@ def test_equal_products_are_computed_once() -> None:
 def test_the_weight_gets_one_gradient_or_enough_to_add_in_place(steps: int, chunks: Any, apart: int) -> None:
     graph = products(steps)
     view = View(graph)
-    (family,), _ = product_groups(view)
-    _, made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
+    (group,), _ = product_groups(view)
+    _, made = laid_out(graph, [fusion(view, group, "batched_products:10")], copies=False)
     sizes = [int(node.attrs["num_args"]) for node in ops(made, "Concat")]
     assert sum(sizes) + apart == steps
     assert chunks is None or sizes == chunks
@@ -128,9 +128,9 @@ def test_the_weight_gets_one_gradient_or_enough_to_add_in_place(steps: int, chun
 def test_heads_arguments_and_their_order_stay() -> None:
     graph = products()
     view = View(graph)
-    (family,), _ = product_groups(view)
+    (group,), _ = product_groups(view)
     for layout in ("batched_products:10", "transposed:3"):
-        kept, made = laid_out(graph, [fusion(view, family, layout)], copies=False)
+        kept, made = laid_out(graph, [fusion(view, group, layout)], copies=False)
         assert kept
         assert len(made.heads) == STEPS
         order = [made.nodes[number].name for number in made.arg_nodes]
@@ -142,8 +142,8 @@ def test_arguments_of_single_steps_keep_their_order() -> None:
     outs = [mx.sym.FullyConnected(mx.sym.var(f"x{step}"), weight, num_hidden=5, no_bias=True) for step in range(6)]
     graph = graph_of(mx.sym.Group(outs))
     view = View(graph)
-    (family,), _ = product_groups(view)
-    kept, made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
+    (group,), _ = product_groups(view)
+    kept, made = laid_out(graph, [fusion(view, group, "batched_products:10")], copies=False)
     assert kept
     assert [made.nodes[number].name for number in made.arg_nodes] == ["x0", "w", "x1", "x2", "x3", "x4", "x5"]
 
@@ -156,8 +156,8 @@ def test_random_numbers_keep_their_order() -> None:
         state = mx.sym.Dropout(state + product)
     graph = graph_of(state)
     view = View(graph)
-    (family,), _ = product_groups(view)
-    assert laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False) == ([], graph)
+    (group,), _ = product_groups(view)
+    assert laid_out(graph, [fusion(view, group, "batched_products:10")], copies=False) == ([], graph)
 
 
 def test_two_families_that_wait_for_each_other_by_halves() -> None:
@@ -174,8 +174,8 @@ def test_two_families_that_wait_for_each_other_by_halves() -> None:
     graph = graph_of(mx.sym.Group([x * 1, v * 1, w * 1, *a, *b, *c, *d]))  # and the variables in this order, anyhow
     view = View(graph)
     found, _ = product_groups(view)
-    assert [len(family.members) for family in found] == [8, 8]
-    both = [fusion(view, family, "batched_products:8") for family in found]
+    assert [len(group.members) for group in found] == [8, 8]
+    both = [fusion(view, group, "batched_products:8") for group in found]
     assert all(laid_out(graph, [one], copies=False)[0] for one in both)
     assert laid_out(graph, both, copies=False)[0] == both[:1]
 
@@ -186,8 +186,8 @@ def test_steps_of_one_array_are_not_put_together_again() -> None:
     outs = [mx.sym.FullyConnected(part, weight, num_hidden=5, no_bias=True) for part in parts]
     graph = graph_of(mx.sym.Group(outs))
     view = View(graph)
-    (family,), _ = product_groups(view)
-    _, made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
+    (group,), _ = product_groups(view)
+    _, made = laid_out(graph, [fusion(view, group, "batched_products:10")], copies=False)
     assert not ops(made, "Concat")
     assert not ops(made, "SliceChannel")
 
@@ -198,20 +198,20 @@ def test_products_that_are_put_together_are_one() -> None:
     outs = [mx.sym.FullyConnected(part, weight, num_hidden=5, no_bias=True) for part in parts]
     graph = graph_of(mx.sym.Concat(*outs, dim=0))
     view = View(graph)
-    (family,), _ = product_groups(view)
-    _, made = laid_out(graph, [fusion(view, family, "batched_products:10")], copies=False)
+    (group,), _ = product_groups(view)
+    _, made = laid_out(graph, [fusion(view, group, "batched_products:10")], copies=False)
     assert [node.op for node in made.nodes] == ["null", "Reshape", "null", "FullyConnected"]
     shuffled = graph_of(mx.sym.Group([outs[0], mx.sym.Concat(*outs[1:], outs[0], dim=0)]))
     view = View(shuffled)
-    (family,), _ = product_groups(view)
-    _, made = laid_out(shuffled, [fusion(view, family, "batched_products:10")], copies=False)
+    (group,), _ = product_groups(view)
+    _, made = laid_out(shuffled, [fusion(view, group, "batched_products:10")], copies=False)
     assert len(ops(made, "Concat")) == 1 + 3
 
 
 def test_places_of_a_plan_are_checked() -> None:
     graph = products()
-    (family,), _ = product_groups(View(graph))
-    first = family.members[0]
+    (group,), _ = product_groups(View(graph))
+    first = group.members[0]
     made = fused_at(graph, [("batched_products:10", first)], copies=False)
     assert made == fused_at(graph, [("batched_products:10", first)], copies=False)
     assert len(ops(made, "FullyConnected")) == 8
@@ -228,7 +228,7 @@ def test_places_of_a_plan_are_checked() -> None:
         found_at(View(graph), [("batched_products:", first)])
 
 
-def test_a_sample_is_a_family_of_its_own() -> None:
+def test_a_sample_is_a_group_of_its_own() -> None:
     for bias in (True, False):
         graph = sample(Product(3, 4, 5, bias, "float32", 6))
         assert len(product_groups(View(graph))[0][0].members) == 6

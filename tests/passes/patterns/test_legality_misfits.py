@@ -7,7 +7,7 @@ from typing import Any, Mapping
 
 import mxnet as mx
 
-from echo.frontend.session import MxnetFramework
+from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Graph
 from echo.ir.training_node import TensorType

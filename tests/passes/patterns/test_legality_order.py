@@ -93,10 +93,10 @@ def test_every_order_and_shapes_equal_by_chance(
     found = fuse(user, lambda: types, copies=False, setting=ON_CPU)
     fused = symbol_of(found.graph)
     assert fused.list_arguments() == symbol.list_arguments()
-    assert fused_at(user, found.places, copies=False, setting=ON_CPU) == found.graph
-    assert found.places or any(miss.reason == ORDER for miss in found.missed) or sizes != "as they are"
+    assert fused_at(user, found.match_sites, copies=False, setting=ON_CPU) == found.graph
+    assert found.match_sites or any(miss.reason == ORDER for miss in found.missed) or sizes != "as they are"
     for mine, theirs in zip(results(fused, given, example), results(symbol, given, example)):
-        assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3), found.places
+        assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3), found.match_sites
 
 
 def test_an_order_that_is_lost_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_one_place_that_would_change_the_order_does_not_cost_the_others(monkeypa
     graph, fusions = many(40)
     monkeypatch.setattr("echo.passes.patterns.apply.find", lambda *_: (fusions, []))
     found = fuse(graph, dict, copies=False)
-    assert len(found.places) == len(fusions) - 1
+    assert len(found.match_sites) == len(fusions) - 1
     assert [(miss.name, miss.reason) for miss in found.missed] == [("sum0", ORDER)]
     assert found.graph.variable_names == graph.variable_names
 
@@ -221,7 +221,7 @@ def test_waiting_node_keeps_all_its_outputs(kind: str) -> None:
     user = graph_of(symbol)
     given, binding = values(symbol, example)
     found = fuse(user, lambda: types_of(user, binding), copies=False)
-    assert found.places
+    assert found.match_sites
     waiting = [number for number, node in enumerate(found.graph.nodes) if node.control_deps]
     (at,) = (at for number in waiting for at, node in enumerate(user.nodes)
              if node.name == found.graph.nodes[number].name)  # fmt: skip

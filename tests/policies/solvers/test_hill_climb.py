@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from echo.estimators.storage_planner import Evaluation
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import problem_of_graph
 from echo.policies.problem import Problem, WarmStart
 from echo.policies.solvers.hill_climb import HillClimb, Limits, Price
 from tests.support.cases import any_case

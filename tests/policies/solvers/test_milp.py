@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from echo.policies.data_problem import problem_of_graph
+from echo.policies.data_graph import problem_of_graph
 from echo.policies.solvers.milp import CONSTANT, Model, Program
 from tests.support.data_graphs import chain, random_graph
 

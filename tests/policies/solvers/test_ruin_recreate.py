@@ -11,10 +11,9 @@ import pytest
 
 from echo.errors import NativeError
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
-from echo.ir.data_graph import DataGraph
 from echo.ir.schedule import RecomputeSchedule
-from echo.policies.data_problem import problem_of_graph
-from echo.policies.none import RecomputeNone
+from echo.policies import RecomputeNone
+from echo.policies.data_graph import DataGraph, problem_of_graph
 from echo.policies.solvers import ruin_recreate
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
 from tests.support.data_graphs import chain, random_graph, unrolled
@@ -128,7 +127,7 @@ def test_heavy_operators_run_again_as_far_as_the_budget_wants(part: float) -> No
     value = problem.value(GreedyKeep().choose(problem))
     assert problem.max_bytes is not None
     assert value.bytes <= problem.max_bytes
-    light = sum(second for second in problem.overhead.seconds if second < 1e-4)
+    light = sum(second for second in problem.costs.seconds if second < 1e-4)
     assert value.seconds <= light + 1e-4 * steps * (1 - part)
 
 

@@ -1,0 +1,182 @@
+"""What is measured, how often, and which times are believed: a busy machine must not change the result."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Callable
+
+import pytest
+
+from echo.estimators import cost_model
+from echo.estimators.cost_model import Budget, CostModel, LateError, Measured, Measuring, UnmeasurableError, estimate
+from echo.estimators.cost_table import BYTES_PER_SECOND, CostTable
+from echo.estimators.operator_groups import groups_of
+from echo.ir.graph import VARIABLE, Entry
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
+
+COUNT = 12
+Machine = Callable[[TrainingGraph, int], Measured]
+
+
+def operators(count: int = COUNT) -> TrainingGraph:
+    """Light operators of many kinds and sizes, each alone in its family."""
+    nodes = []
+    for number in range(count):
+        types = (TensorType((256, 256 + 64 * number)),)
+        nodes.append(TrainingNode(VARIABLE, f"x{number}", types))
+        attrs = {"act_type": f"kind{number}"}
+        nodes.append(TrainingNode("Activation", f"y{number}", types, (Entry(2 * number),), attrs=attrs))
+    return TrainingGraph(tuple(nodes), (Entry(len(nodes) - 1),), 1, 0)
+
+
+TRAINING = operators()
+
+
+def true_seconds(training: TrainingGraph, number: int) -> float:
+    return 2 * training.nodes[number].outputs[0].bytes / BYTES_PER_SECOND
+
+
+def quiet(training: TrainingGraph, number: int) -> Measured:
+    return Measured(true_seconds(training, number), 0.01)
+
+
+class Busy:
+    """A machine on which some first looks at an operator are wrong by these multiples, and later ones are right."""
+
+    def __init__(self, **wrong: float) -> None:
+        self.wrong, self.asked = {int(name[1:]): times for name, times in wrong.items()}, list[int]()
+
+    def __call__(self, training: TrainingGraph, number: int) -> Measured:
+        times = 1.0 if number in self.asked else self.wrong.get(number, 1.0)
+        self.asked.append(number)
+        return Measured(times * true_seconds(training, number), 0.01)
+
+
+def costs(machine: Machine, folder: Path, limit: float = 10.0, clock_limit: float = 1e9) -> CostModel:
+    return estimate(TRAINING, CostTable("test", folder), machine, limit, clock_limit=clock_limit)
+
+
+def key(number: int) -> str:
+    groups, group_of = groups_of(TRAINING)
+    at = group_of[number]
+    assert at is not None
+    return groups[at].key
+
+
+@pytest.mark.parametrize("times", [500.0, 25.0, 0.4, 0.002])
+@pytest.mark.parametrize("number", [1, 23])
+def test_a_descheduled_sample_changes_nothing(number: int, times: float, tmp_path: Path) -> None:
+    found = costs(Busy(**{f"n{number}": times}), tmp_path / "busy")
+    assert found == costs(quiet, tmp_path / "quiet")
+
+
+def test_samples_descheduled_at_random_change_nothing(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    for seed in range(10):
+        wrong = {f"n{number}": draw.choice([0.01, 40.0]) for number in draw.sample(range(1, 2 * COUNT, 2), 3)}
+        found = costs(Busy(**wrong), tmp_path / str(seed))
+        assert found == costs(quiet, tmp_path / "quiet"), wrong
+
+
+def test_a_time_that_never_comes_twice_is_not_believed(tmp_path: Path) -> None:
+    times = iter([300.0, 100.0, 900.0, 50.0, 700.0])
+
+    def machine(training: TrainingGraph, number: int) -> Measured:
+        measured = quiet(training, number)
+        return measured._replace(seconds=measured.seconds * next(times)) if number == 5 else measured
+
+    found = costs(machine, tmp_path)
+    assert found.seconds[5] == pytest.approx(true_seconds(TRAINING, 5), rel=0.2), "the rate of the others"
+    table = CostTable("test", tmp_path)
+    assert (table.get(key(5)), table.is_provisional(key(5))) == (None, True)
+    assert found.guessed > 0
+
+
+def test_a_slow_operator_is_believed_that_takes_as_long_twice(tmp_path: Path) -> None:
+    def machine(training: TrainingGraph, number: int) -> Measured:
+        measured = quiet(training, number)
+        return measured._replace(seconds=measured.seconds * 60) if number == 5 else measured
+
+    assert costs(machine, tmp_path).seconds[5] == 60 * true_seconds(TRAINING, 5)
+    assert not CostTable("test", tmp_path).is_provisional(key(5))
+
+
+def disturbed(training: TrainingGraph, number: int) -> Measured:
+    seconds, spent, _ = quiet(training, number)
+    return Measured(1.3 * seconds, spent, True)
+
+
+def test_times_of_a_busy_machine_are_improved_by_a_later_start(tmp_path: Path) -> None:
+    first = costs(disturbed, tmp_path)
+    table = CostTable("test", tmp_path)
+    assert all(table.is_provisional(key(number)) for number in range(1, 2 * COUNT, 2))
+    assert costs(quiet, tmp_path, limit=0.0) == first, "nothing may be measured"
+    assert costs(quiet, tmp_path) == costs(quiet, tmp_path / "quiet")
+    table = CostTable("test", tmp_path)
+    assert not any(table.is_provisional(key(number)) for number in range(1, 2 * COUNT, 2))
+
+
+def test_a_later_start_on_a_busy_machine_soon_gives_up(tmp_path: Path) -> None:
+    first = costs(disturbed, tmp_path)
+    asked: list[int] = []
+
+    def worse(training: TrainingGraph, number: int) -> Measured:
+        asked.append(number)
+        measured = disturbed(training, number)
+        return measured._replace(seconds=2 * measured.seconds)
+
+    assert costs(worse, tmp_path) == first
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("slow", [1.0, 3.0])
+def test_a_busy_clock_does_not_change_what_is_measured(
+    slow: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(cost_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    asked: list[int] = []
+
+    def machine(training: TrainingGraph, number: int) -> Measured:
+        asked.append(number)
+        now[0] += slow * 0.1
+        return Measured(true_seconds(training, number), 0.1)
+
+    groups, _ = groups_of(TRAINING)
+    Measuring(TRAINING, groups, {}, CostTable("test", tmp_path), machine, Budget(0.75)).run()
+    assert len(asked) == 8
+    assert len(set(asked)) == 8
+
+
+def test_the_clock_ends_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(cost_model, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    asked: list[int] = []
+
+    def machine(training: TrainingGraph, number: int) -> Measured:
+        asked.append(number)
+        now[0] += 0.5
+        if number == 1:
+            raise UnmeasurableError("takes its time, too")
+        return Measured(true_seconds(training, number), 1e-3)
+
+    groups, _ = groups_of(TRAINING)
+    Measuring(TRAINING, groups, {}, CostTable("test", tmp_path), machine, Budget(1.0, 2.0)).run()
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("error", [LateError, UnmeasurableError])
+def test_late_measurement_is_tried_again_by_a_later_start(error: type[UnmeasurableError], tmp_path: Path) -> None:
+    def machine(training: TrainingGraph, number: int) -> Measured:
+        if number == 5:
+            raise error("no answer")
+        return quiet(training, number)
+
+    costs(machine, tmp_path)
+    table = CostTable("test", tmp_path)
+    assert (key(5) in table, table.get(key(5)), table.is_provisional(key(5))) == (True, None, error is LateError)
+    costs(quiet, tmp_path)
+    assert (CostTable("test", tmp_path).get(key(5)) is not None) is (error is LateError)

@@ -1,0 +1,128 @@
+"""Derived graphs: a CachedOp's by its own rules, and gradient rules as MXNet binds them with the hook.
+
+`tests/estimators/test_runners.py` holds the bytes against MXNet's CachedOp.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+import mxnet as mx
+import pytest
+
+from echo.frontend.capture import training_graph
+from echo.frontend.derived_graphs import accumulations, apply_gradient_rules, as_cached, as_stateful, stateless
+from echo.frontend.symbols import graph_of
+from echo.ir.gradient_rules import gradient_rules, split_gradients
+from echo.ir.op_spec import COPY_ATTRIBUTE, GRADIENT_ATTRIBUTE, GradientRule
+from echo.ir.training_graph import Runner, TrainingGraph
+from tests.support.cases import Case, case_of, special_case
+
+
+def sliced(parts: int) -> mx.sym.Symbol:
+    return mx.sym.Group(list(mx.sym.SliceChannel(mx.sym.var("x"), num_outputs=parts, axis=1, name="parts")))
+
+
+def test_slices_of_gates_keep_no_state() -> None:
+    graph = stateless(graph_of(sliced(4)))
+    node = graph.nodes[-1]
+    assert (node.op, node.name, node.attrs["sections"], node.attrs["axis"]) == ("_split_v2", "parts", "4", "1")
+    assert "num_outputs" not in node.attrs
+    assert node.attrs[COPY_ATTRIBUTE] == "all"
+
+
+def test_long_runs_of_steps_stay() -> None:
+    graph = graph_of(sliced(9))
+    assert stateless(graph) is graph
+
+
+def test_two_slices_of_one_array_stay_two() -> None:
+    both = [mx.sym.SliceChannel(mx.sym.var("x"), num_outputs=2, name=name)[0] for name in "ab"]
+    nodes = [node for node in stateless(graph_of(mx.sym.Group(both))).nodes if not node.is_variable]
+    assert nodes[0].attrs != nodes[1].attrs
+
+
+@pytest.mark.parametrize(
+    ("value", "op", "expected"),
+    [
+        ("parts_2", "_split_v2", ("parts_output2", "SliceChannel")),
+        ("parts_backward_0", "_split_v2_backward", ("parts_backward_data", "_backward_SliceChannel")),
+        ("parts_data", "tanh", ("parts_data", "tanh")),
+    ],
+)
+def test_monitors_see_the_users_operator(value: str, op: str, expected: tuple[str, str]) -> None:
+    assert as_stateful("parts", value, op) == expected
+
+
+@pytest.mark.parametrize("runner", [Runner.STATIC, Runner.DYNAMIC])
+def test_outputs_are_not_its_own_and_gradients_of_outputs_not_copied(runner: str) -> None:
+    training = special_case("two outputs").training
+    cached = as_cached(training, runner, 16)
+    assert cached.runner == runner
+    heads = cached.outputs[: cached.num_forward_outputs]
+    assert all(entry.index in cached.nodes[entry.node].external for entry in heads)
+    copies = [sum(node.op == "_identity_with_attr_like_rhs" for node in each.nodes) for each in (training, cached)]
+    assert copies[1] < copies[0]
+
+
+def test_a_dynamic_cached_op_adds_nothing_in_place() -> None:
+    training = special_case("many readers").training
+    assert any(training.accumulations)
+    chunk = list(range(training.first_entry[-1]))
+    assert accumulations(as_cached(training, Runner.DYNAMIC, 16), chunk) == ()
+    apart = accumulations(training, chunk)
+    assert training.runner == Runner.EXECUTOR
+    assert len(apart) == len(training.accumulations)
+    assert not any(apart), "what shares no memory is not added in place"
+    assert all(accumulations(training, [0] * len(chunk))), "and what shares it is"
+
+
+def structure(training: TrainingGraph) -> Any:
+    return [(node.op, node.name, node.inputs, node.outputs, node.forward) for node in training.nodes]
+
+
+def bound(case: Case, chosen: Mapping[int, GradientRule]) -> TrainingGraph:
+    marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in chosen.items()}
+    return training_graph(case.graph, case.binding, mx.cpu(), marks)
+
+
+def dense() -> Case:
+    hidden = mx.sym.var("data")
+    for layer in range(2):
+        hidden = mx.sym.FullyConnected(hidden, num_hidden=16, name=f"fc{layer}")
+        hidden = mx.sym.Activation(hidden, act_type="sigmoid", name=f"sigmoid{layer}")
+    return case_of(mx.sym.MakeLoss(mx.sym.sum(hidden)), {"data": (4, 8)}, "write")
+
+
+def forked() -> Case:
+    """Two convolutions read one map: the second gradient of it is computed apart, and later."""
+    hidden = mx.sym.Convolution(mx.sym.var("data"), num_filter=16, kernel=(1, 1), name="before")
+    hidden = mx.sym.Activation(hidden, act_type="relu", name="map")
+    ends = [mx.sym.Convolution(hidden, num_filter=4, kernel=(1, 1), no_bias=True, name=name) for name in "ab"]
+    return case_of(mx.sym.Group([mx.sym.sin(end) for end in ends]), {"data": (2, 8, 6, 6)}, "write")
+
+
+def test_gradients_are_exchanged() -> None:
+    case = dense()
+    chosen = gradient_rules(case.training, True)
+    assert chosen
+    found = apply_gradient_rules(case.training, chosen)
+    assert structure(found) == structure(bound(case, chosen)) != structure(case.training)
+    assert found.gradient_rules == chosen
+
+
+def test_a_gradient_in_two_nodes() -> None:
+    case = forked()
+    split = {case.training.nodes[number].user: rule for number, rule in split_gradients(case.training).items()}
+    chosen = {user: rule for user, rule in split.items() if user is not None}
+    assert chosen
+    found, expected = apply_gradient_rules(case.training, chosen), bound(case, chosen)
+    assert [(node.op, node.name) for node in found.nodes] == [(node.op, node.name) for node in expected.nodes]
+    assert len(found.nodes) == len(case.training.nodes) + len(chosen)
+
+
+@pytest.mark.parametrize("user", [0, 999])
+def test_rule_for_no_gradient_changes_nothing(user: int) -> None:
+    case = dense()
+    (rule, *_) = gradient_rules(case.training, True).values()
+    assert structure(apply_gradient_rules(case.training, {user: rule})) == structure(case.training)
