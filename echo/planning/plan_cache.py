@@ -20,6 +20,7 @@ from echo.passes.request import Framework
 from echo.planning.reuse import Names, PlannedGraph, fused_base, renamed
 from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.plan import Plan
+from echo.policies.least import Known
 from echo.system import files
 
 # The files of plans in the cache folder: their names, and a bound on their number and bytes.
@@ -102,6 +103,24 @@ def _source() -> str:
                     state = os.stat(path)
                     states.add(f"{path} {state.st_size} {state.st_mtime_ns}")
     return ";".join(sorted(states))
+
+
+# What searches for budgets found for a graph, whatever the budget: each schedule is evaluated before it is used.
+
+
+def load_known(fingerprint: str) -> Known:
+    """Returns the schedules that searches for budgets of this graph ended with."""
+    key = key_of(("known", fingerprint))
+    try:
+        return Known(read(key, key))
+    except (ValueError, AttributeError, TypeError):  # written by another hand
+        return Known()
+
+
+def keep_known(fingerprint: str, known: Known) -> None:
+    """Keeps these schedules for the next process."""
+    key = key_of(("known", fingerprint))
+    keep(key, key, known.to_value())
 
 
 # Plans on disk: the second start of a program plans in milliseconds.

@@ -94,7 +94,7 @@ class Planner:
         self._plans: dict[str, PlannedGraph | BudgetError] = {}
         self._firsts: dict[tuple[str, str], _First] = {}  # by model and options
         self._models: dict[tuple[str, str, str], PlannedGraph] = {}  # the plans that further shapes follow
-        self._known = Known()
+        self._known: dict[str, Known] = {}
         self.spare_time = SpareTime()
 
     def forget(self) -> None:
@@ -102,7 +102,7 @@ class Planner:
         self._plans.clear()
         self._firsts.clear()
         self._models.clear()
-        self._known = Known()
+        self._known.clear()
 
     def plan(
         self,
@@ -127,7 +127,7 @@ class Planner:
             with framework.measuring():
                 deadline = Deadline.after(options.max_planning)
                 request = Request(framework.graph, options, framework, details=details, follows=leader is not None,
-                                  deadline=deadline, known=self._known)  # fmt: skip
+                                  deadline=deadline)  # fmt: skip
                 if options.plans:
                     plan, graph, base = fitting(options.plans, framework.graph, framework)
                     names = Names.of(framework.graph, base)
@@ -210,12 +210,15 @@ class Planner:
         stored = None if trace() is not None else plan_cache.load(key, request.graph, framework)
         if stored is not None and not stored.plan.is_late:
             return stored
+        budget = request.options.memory_budget is not None
+        request = replace(request, known=self._known_of(framework)) if budget else request
         try:
             if leader is None:
                 planned = self._search(request, stored, framework)
             else:
                 planned = _planned(request, self._warm_start_of(leader, request))
         except BudgetError as error:
+            plan_cache.keep_known(framework.key.fingerprint, request.known)
             return copy.copy(error)
         if stored is not None and planned.plan.is_late and _cost(stored.plan) <= _cost(planned.plan):
             return stored
@@ -228,6 +231,15 @@ class Planner:
         if _is_worth_keeping(result.plan, request.options):
             plan_cache.save(key, result)
         return result
+
+    def _known_of(self, framework: PlanningFramework) -> Known:
+        """What searches for budgets of this graph found, in this process or before: a least that was named is met."""
+        fingerprint = framework.key.fingerprint
+        if fingerprint not in self._known:
+            while len(self._known) >= self._most:
+                del self._known[next(iter(self._known))]
+            self._known[fingerprint] = plan_cache.load_known(fingerprint)
+        return self._known[fingerprint]
 
     def _search(self, request: Request, stored: PlannedGraph | None, framework: PlanningFramework) -> Planned:
         """Searches for a plan. The warm start is the plan that a search stopped at, or a plan of the same model."""

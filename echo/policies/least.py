@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import Callable, Generic, Iterable, Protocol, Sequence, TypeVar
+from typing import Any, Callable, Generic, Iterable, Mapping, Protocol, Sequence, TypeVar
 
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
@@ -18,10 +19,24 @@ _MOST_GRAPHS, _MOST_SCHEDULES = 64, 16
 
 
 class Known:
-    """The schedules of each training graph, those that were added last first to go."""
+    """The schedules of each training graph, the oldest first to go.
 
-    def __init__(self) -> None:
-        self._schedules: dict[int, list[RecomputeSchedule]] = defaultdict(list)
+    Args:
+        value: what `to_value` returned, in this process or another one.
+
+    Raises:
+        ValueError: it has another form.
+    """
+
+    def __init__(self, value: Mapping[str, Any] | None = None) -> None:
+        self._schedules: dict[str, list[RecomputeSchedule]] = defaultdict(list)
+        for key, schedules in (value or {}).items():
+            self._schedules[key] = [_schedule(rows) for rows in schedules]
+
+    def to_value(self) -> dict[str, Any]:
+        """Returns all schedules as a JSON value."""
+        return {key: [[[node, *positions] for node, positions in splits.items()] for splits in schedules]
+                for key, schedules in self._schedules.items()}  # fmt: skip
 
     def add(self, training: TrainingGraph, splits: RecomputeSchedule) -> None:
         """Remembers a schedule."""
@@ -38,9 +53,19 @@ class Known:
         return [splits for splits in schedules if all(node in problem.candidates for node in splits)]
 
 
-def _key(training: TrainingGraph) -> int:
-    nodes = [(node.op, node.inputs, node.control_deps, node.outputs) for node in training.nodes]
-    return hash((training.runner, tuple(nodes)))
+def _key(training: TrainingGraph) -> str:
+    """A digest that is the same in every process."""
+    digest = hashlib.blake2b(str(training.runner).encode(), digest_size=16)
+    for node in training.nodes:
+        digest.update(repr((node.op, node.inputs, node.control_deps, node.outputs)).encode())
+    return digest.hexdigest()
+
+
+def _schedule(rows: Any) -> RecomputeSchedule:
+    whole = isinstance(rows, list) and all(isinstance(row, list) and len(row) > 1 for row in rows)
+    if not whole or not all(type(number) is int and number >= 0 for row in rows for number in row):
+        raise ValueError("expected schedules: lists of a node and its positions")
+    return {row[0]: tuple(sorted(set(row[1:]))) for row in rows}
 
 
 # The fastest schedule within a budget, and the fewest bytes that can be reached where no schedule keeps it.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Sequence
 
 import mxnet as mx
 import pytest
@@ -15,6 +17,7 @@ from echo.policies import least as module
 from echo.policies.data_graph import solve_graph
 from echo.policies.least import Known
 from echo.policies.search import Search
+from echo.runtime.bind_plan import PLANNER
 from tests.support.cases import any_case
 from tests.support.data_graphs import random_graph
 from tests.support.planning import problem_of
@@ -132,3 +135,37 @@ def test_least_bytes_of_a_data_graph_can_be_reached(seed: int) -> None:
         assert size <= budget or size <= min(sizes[at:]), (budgets, sizes)
         assert size <= budget or size <= least
     assert solve_graph(Search(), *graph, max_bytes=least).planned_bytes <= least
+
+
+def test_least_named_by_another_process_is_met_without_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    symbol, shapes = network(2)
+    options = {"max_planning": None, **shapes}
+    met, named = reached(symbol, memory_budget=1000, **options)
+    assert not met
+    PLANNER.forget()  # as in a new process
+    monkeypatch.setattr(module.Attempt, "least", lambda self, solve, deadline: self.solution)
+    monkeypatch.setattr("echo.passes.select.fastest_within", lambda problems, solve, nothing: missed(problems, nothing()))
+    assert reached(symbol, memory_budget=named, **options) == (True, named)
+
+    PLANNER.forget()
+    for path in (tmp_path / "plans").iterdir():
+        path.unlink()
+    assert not reached(symbol, memory_budget=named, **options)[0]
+
+
+def missed(problems: Sequence[Any], solution: Any) -> module.Attempt[Any]:
+    return module.Attempt(solution, False, [], [], [], problems[-1])
+
+
+def test_schedules_survive_as_a_value_and_others_are_refused() -> None:
+    known, case = Known(), any_case("dropout")
+    problem = problem_of(case.training)
+    splits = dict(problem.splits([next(iter(problem.candidates))]))
+    known.add(case.training, splits)
+    assert Known(json.loads(json.dumps(known.to_value()))).of(problem) == [splits]
+    for wrong in ([[[0]]], [[["a", 1]]], [[[0, -1]]], [[[0, 1.0]]], [[[True, 1]]], [0]):
+        with pytest.raises(ValueError, match="expected schedules"):
+            Known({"key": wrong})
