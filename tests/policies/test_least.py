@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import mxnet as mx
 import pytest
@@ -147,7 +147,7 @@ def test_least_named_by_another_process_is_met_without_a_search(
     assert not met
     PLANNER.forget()  # as in a new process
     monkeypatch.setattr(module.Attempt, "least", lambda self, solve, deadline: self.solution)
-    monkeypatch.setattr("echo.passes.select.fastest_within", lambda problems, solve, nothing: missed(problems, nothing()))
+    monkeypatch.setattr("echo.passes.select.fastest_within", missed)
     assert reached(symbol, memory_budget=named, **options) == (True, named)
 
     PLANNER.forget()
@@ -156,8 +156,8 @@ def test_least_named_by_another_process_is_met_without_a_search(
     assert not reached(symbol, memory_budget=named, **options)[0]
 
 
-def missed(problems: Sequence[Any], solution: Any) -> module.Attempt[Any]:
-    return module.Attempt(solution, False, [], [], [], problems[-1])
+def missed(problems: Sequence[Any], solve: object, nothing: Callable[[], Any]) -> module.Attempt[Any]:
+    return module.Attempt(nothing(), False, [], [], [], problems[-1])
 
 
 def test_schedules_survive_as_a_value_and_others_are_refused() -> None:
