@@ -112,9 +112,10 @@ class Planner:
         leader: Leader | None = None,
         further: bool = False,
     ) -> PlannedGraph:
-        """The plan of the graph of a framework, and the graph to bind. With a ``leader``, the plan follows its choice.
+        """Returns the plan of a framework's graph, and the graph to bind.
 
-        The planner's ``spare_time`` pays for ``further`` shapes of a model that has a plan.
+        With a ``leader``, the plan follows its choice. The planner's ``spare_time`` pays for ``further`` shapes of a
+        model that has a plan.
 
         Raises:
             BudgetError: the budget cannot be met; this answer is remembered, too.

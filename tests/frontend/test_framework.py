@@ -51,7 +51,7 @@ def test_framework_asks_mxnet_once(asked: list[str]) -> None:
     assert asked.count("captured_graph") == 2
 
 
-def test_another_graph_has_a_session_of_its_own_that_is_kept() -> None:
+def test_another_graph_has_a_framework_of_its_own_that_is_kept() -> None:
     one = framework()
     (last,) = (k for k, node in enumerate(one.graph.nodes) if node.op == "SoftmaxOutput")
     other = one.graph.with_attrs({last: {"__mark__": "1"}})
