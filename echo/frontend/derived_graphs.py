@@ -1,4 +1,8 @@
-"""Training graphs that follow from MXNet's without asking MXNet again: a CachedOp's, and those with gradient rules."""
+"""Training graphs that follow from MXNet's without asking MXNet again: a CachedOp's, and those with gradient rules.
+
+``echo/native/hook/gradient_rules.cc`` and ``echo/native/hook/split_gradients.cc`` apply gradient rules to a graph that
+is bound.
+"""
 
 from __future__ import annotations
 
@@ -144,10 +148,7 @@ def accumulations(training: TrainingGraph, chunk: Sequence[int]) -> tuple[bool, 
     return tuple(in_place)
 
 
-# Applies gradient rules to a training graph, as the native hook applies them.
-#
-# ``echo/native/hook/gradient_rules.cc`` and ``echo/native/hook/split_gradients.cc`` do the same to a graph that is
-# bound. It is tested against what MXNet binds.
+# Applies gradient rules to a training graph, as the native hook applies them; tested against what MXNet binds.
 
 _BACKWARD = "_backward_"
 
