@@ -100,6 +100,10 @@ class BindRequest:
     shared: mx.executor.Executor | None
 
 
+_PARAMETERS = ("self", "ctx", "grad_req", "type_dict", "stype_dict", "group2ctx", "shared_arg_names", "shared_exec",
+               "shared_buffer")  # fmt: skip
+
+
 def simple_bind(symbol: Symbol, original: Any, /, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None,
                 stype_dict: Any = None, group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
                 shared_buffer: Any = None, **kwargs: Any) -> BindRequest:  # fmt: skip
@@ -108,6 +112,8 @@ def simple_bind(symbol: Symbol, original: Any, /, ctx: mx.Context, grad_req: Any
     def call(bound: Symbol, inferred: Binding | None = None) -> mx.executor.Executor:
         names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()] if inferred is not None else []
         shapes = dict(zip(names, inferred.arg_shapes + inferred.aux_shapes)) if inferred is not None else {}
+        # MXNet infers a shape that cannot be given as a keyword, or the graph is bound without fused operators
+        shapes = {name: shape for name, shape in shapes.items() if name not in _PARAMETERS}
         return original(bound, ctx, grad_req, type_dict, stype_dict, group2ctx, shared_arg_names, shared_exec,
                         shared_buffer, **{**kwargs, **shapes})  # fmt: skip
 

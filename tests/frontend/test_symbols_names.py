@@ -61,6 +61,21 @@ def test_executor_trains_as_that_of_stock_mxnet(data: str, transparent: bool) ->
     assert_same(trained(executor, data), stock)
 
 
+@pytest.mark.parametrize("weight", ["self", "ctx"])
+def test_fused_operators_stay_with_a_weight_named_like_a_parameter(
+    weight: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, bias = mx.sym.var("data"), mx.sym.var("bias")
+    gates = mx.sym.SliceChannel(mx.sym.FullyConnected(data, mx.sym.var(weight), bias, num_hidden=64), num_outputs=4)
+    i, f, o = (mx.sym.sigmoid(gates[place]) for place in (0, 1, 3))
+    cell = f * mx.sym.var("cell") + i * mx.sym.tanh(gates[2])
+    symbol = mx.sym.Group([o * mx.sym.tanh(cell), cell])
+    symbol = echo.optimize(symbol, strict=True)
+    symbol.simple_bind(mx.cpu(), data=(8, 16), cell=(8, 16))
+    assert [name for name, _ in symbol.plans[-1].fused] == ["lstm_cell"]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def trained(executor: mx.executor.Executor, data: str) -> dict[str, Any]:
     for name, array in executor.arg_dict.items():
         array[:] = np.random.RandomState(len(name)).normal(0, 1, array.shape)
