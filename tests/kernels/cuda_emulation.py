@@ -23,6 +23,7 @@ BUILDS = KERNELS.parents[1] / "build" / "emulated"
 SOURCES = (".h", ".cc", ".cu", ".cuh")
 DRIVER_VARIABLE = "_ECHO_CUDA_DRIVER"
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
+EMULATED = ("-DECHO_EMULATED", "-DECHO_IN(family)=1")  # with the kernels of every family
 # A GPU rounds a product and its sum once: so do emulated kernels where the processor can. What differs by that alone,
 # such as what is left of a sum that cancels, shows here then. At -O1 g++ would inline too little, and contract nothing.
 CONTRACTED = ("-mfma", "-ffp-contract=fast", "-fexpensive-optimizations", "-finline-small-functions")
@@ -65,7 +66,7 @@ def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: 
     includes = (f"-I{source.parent}", f"-I{HERE}", f"-I{KERNELS / 'cuda'}", f"-I{KERNELS}")
     unused = "-Wno-unused-function"
     _run(
-        "g++", *FLAGS, *contraction(), unused, *more, "-shared", "-DECHO_EMULATED", *includes, "-x", "c++", str(source),
+        "g++", *FLAGS, *contraction(), unused, *more, "-shared", *EMULATED, *includes, "-x", "c++", str(source),
         "-x", "none", str(fibers), "-o", str(made),
     )  # fmt: skip
     return made

@@ -1,5 +1,4 @@
 // The kernels of all families at once, as the tests emulate them; NVRTC compiles a family at a time (`nvrtc.cc`).
-#define ECHO_IN(family) 1
 #include "attention_grad.cuh"
 #include "cells.cuh"
 #include "cross_entropy.cuh"
