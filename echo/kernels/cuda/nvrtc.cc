@@ -81,8 +81,9 @@ class KeptLocale {
 };
 
 struct OpenProgram {
+  int (*const destroy)(Program*);
   Program program = nullptr;
-  ~OpenProgram() { nvrtc().destroy(&program); }
+  ~OpenProgram() { destroy(&program); }
 };
 
 std::string text(Program program, int (*size_of)(Program, size_t*), int (*get)(Program, char*)) {
@@ -125,7 +126,7 @@ std::string compiled(const std::string& family) {
     texts.push_back(source.text);
   }
   const std::string code = "#define ECHO_FAMILY_" + family + " 1\n#include \"" + family + ".cuh\"\n";
-  OpenProgram made;
+  OpenProgram made{n.destroy};
   const int headers = static_cast<int>(names.size());
   if (n.create(&made.program, code.c_str(), family.c_str(), headers, texts.data(), names.data()) != 0) {
     throw DeviceError("NVRTC does not start");
