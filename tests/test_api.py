@@ -296,7 +296,7 @@ def test_help_names_commands_and_options() -> None:
     result = command("--help")
     assert result.returncode == 0
     assert "plan" in result.stdout
-    assert "show" in result.stdout
+    assert "profile" in result.stdout
     result = command("plan", "--help")
     for option in ("--policy", "--max-overhead", "--memory-budget", "--keep", "--recompute", "--save"):
         assert option in result.stdout
@@ -313,7 +313,7 @@ def test_command_line_plans_a_saved_symbol(tmp_path: Path) -> None:
     saved = echo.Plan.load(tmp_path / "plan.json")
     assert saved.policy == "echo"
     assert str(saved) in result.stdout
-    shown = command("show", str(tmp_path / "plan.json"))
+    shown = command("plan", "--load", str(tmp_path / "plan.json"))
     assert shown.stdout == result.stdout
 
 
@@ -341,10 +341,10 @@ CHAIN = {
         (["plan", "{symbol}", "data=32,64", "--keep", "nothing"], "matches no node"),
         (["plan", "{text}", "data=32,64"], "is not a symbol saved by MXNet"),
         (["plan", "{number}", "data=32,64"], "is not a symbol saved by MXNet"),
-        (["show", "{missing}"], "No such file"),
-        (["show", "{text}"], "is not a plan"),
-        (["show", "{symbol}"], "not a plan"),
-        (["show", "{number}"], "not a plan"),
+        (["plan", "--load", "{missing}"], "No such file"),
+        (["plan", "--load", "{text}"], "is not a plan"),
+        (["plan", "--load", "{symbol}"], "not a plan"),
+        (["plan", "--load", "{number}"], "not a plan"),
         (["schedule", "{graph}", "--budget", "0"], "--budget: expected whole bytes, a size such as 5GB"),
         (["schedule", "{graph}", "--budget", "-5"], "--budget: expected whole bytes, a size such as 5GB"),
         (["schedule", "{graph}", "--budget=-5GB"], "--budget: expected whole bytes, a size such as 5GB"),

@@ -30,13 +30,9 @@ class Fuse(str, Enum):
     memory = "memory"
 
 
-SymbolFile = Annotated[
-    str, typer.Argument(metavar="SYMBOL", help="A symbol saved by MXNet 1.x, as model-symbol.json.", show_default=False)
+PerhapsShapes = Annotated[
+    Optional[List[str]], typer.Argument(metavar="[NAME=SHAPE...]", help="Shapes of inputs, as data=128,50.")
 ]
-Shapes = Annotated[
-    List[str], typer.Argument(metavar="NAME=SHAPE...", help="Shapes of inputs, as data=128,50.", show_default=False)
-]
-PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A plan saved by `mxecho plan --save` or Plan.save().")]
 PolicyName = Annotated[
     str, typer.Option(metavar="NAME", help="search, echo, sublinear, mincut, ilp, all or none.", show_default=True)
 ]
@@ -59,10 +55,19 @@ Keep = Annotated[
 ]
 Recompute = Annotated[Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")]
 FuseWhere = Annotated[Optional[Fuse], typer.Option(help="Fuse for memory, also where kernels are slower.")]
-Trace = Annotated[
+Dump = Annotated[
     Optional[str],
     typer.Option(metavar="FOLDER", help="Write the result of each stage, as ECHO_DEBUG=dump=FOLDER does."),
 ]
+
+
+def _refuse_trace(value: Optional[str]) -> None:
+    if value is not None:
+        raise OptionError("--trace: this option is now --dump FOLDER")
+
+
+OldTrace = Annotated[Optional[str], typer.Option("--trace", hidden=True, callback=_refuse_trace)]
+Budgets = Annotated[int, typer.Option(metavar="N", help="Also plan for N memory budgets, 2 to 100.")]
 Save = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write the result as a JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

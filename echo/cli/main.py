@@ -20,6 +20,11 @@ from echo.errors import EchoError, NativeError, OptionError, ShapeError
 from echo.system.process import without_garbage_collection
 
 _LONGEST = 1000  # characters of a line about an error
+_RENAMED = {  # commands of release candidates
+    "show": "plan --load FILE", "why": "plan --load FILE --why NAME", "compare": "profile --compare",
+    "diff": "profile FILE --diff FILE", "frontier": "profile --frontier",
+}  # fmt: skip
+_ANY_WORDS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 def _version(asked: bool) -> None:
@@ -68,8 +73,7 @@ def application() -> typer.Typer:
     app.callback()(mxecho)
     app.command(cls=run.BeforeAProgram)(run.run)
     app.command(cls=run.BeforeAProgram)(run.verify)
-    for command in (plan.plan, plan.show, plan.why, profile.profile, profile.compare, profile.diff, plan.frontier,
-                    plan.schedule):  # fmt: skip
+    for command in (plan.plan, profile.profile, plan.schedule):
         app.command(cls=WithUsage)(command)
     app.command(cls=WithUsage, context_settings={**names, "allow_interspersed_args": False})(run.record)
     app.command(cls=WithUsage)(maintenance.doctor)
@@ -77,7 +81,14 @@ def application() -> typer.Typer:
     cache.command()(maintenance.show)
     cache.command()(maintenance.clear)
     app.add_typer(cache, name="cache", help="Show or clear the plans and times that echo keeps between runs.")
+    for name in _RENAMED:
+        app.command(name, hidden=True, add_help_option=False, context_settings=_ANY_WORDS)(_renamed)
     return app
+
+
+def _renamed(ctx: typer.Context) -> None:
+    """Names the command that an old one has become."""
+    raise OptionError(f"mxecho {ctx.info_name}: this command is now mxecho {_RENAMED[str(ctx.info_name)]}")
 
 
 def _said(error: Exception) -> str:

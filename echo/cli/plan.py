@@ -1,4 +1,4 @@
-"""``mxecho plan``, ``show``, ``why``, ``frontier`` and ``schedule``."""
+"""``mxecho plan`` and ``mxecho schedule``."""
 
 import dataclasses
 import json
@@ -10,6 +10,7 @@ import typer
 
 from echo.cli.arguments import (
     Annotated,
+    Dump,
     FuseWhere,
     Json,
     Keep,
@@ -17,14 +18,12 @@ from echo.cli.arguments import (
     MaxPlanning,
     MemoryBudget,
     NoFuse,
+    OldTrace,
     OptimizerStates,
-    PlanFile,
+    PerhapsShapes,
     PolicyName,
     Recompute,
     Save,
-    Shapes,
-    SymbolFile,
-    Trace,
     bounds_of,
     check_folders,
     fused,
@@ -43,17 +42,32 @@ if TYPE_CHECKING:
     from echo.policies.problem import Policy
 
 
-# ``mxecho plan``, ``show`` and ``why``: a plan for a saved symbol, and its decisions.
+# ``mxecho plan``: a plan for a saved symbol, or a saved plan, and its decisions.
 
+Symbol = Annotated[
+    Optional[str],
+    typer.Argument(metavar="[SYMBOL]", help="A symbol saved by MXNet 1.x, as model-symbol.json.", show_default=False),
+]
 Netron = Annotated[
     Optional[str], typer.Option(metavar="FILE", help="Write the symbol with the plan on its nodes, for Netron.")
 ]
-WhyNames = Annotated[Optional[List[str]], typer.Option(metavar="NAME", help="Explain a feature map; may be repeated.")]
+WhyNames = Annotated[
+    Optional[List[str]],
+    typer.Option(metavar="NAME", help="Explain a feature map: a node, or NODE:OUTPUT; may be repeated."),
+]
+Load = Annotated[
+    Optional[str], typer.Option(metavar="FILE", help="Print a plan from `--save` or Plan.save() instead of planning.")
+]
+# the defaults of options that plan, which mean nothing for a saved plan
+_PLANNING = {
+    "policy": "search", "keep": (), "recompute": (), "fuse": True, "optimizer_states": 0, "max_overhead": "auto",
+    "memory_budget": None, "max_planning": 10.0, "save": None, "dump": None, "netron": None,
+}  # fmt: skip
 
 
 def plan(
-    symbol: SymbolFile,
-    shapes: Shapes,
+    symbol: Symbol = None,
+    shapes: PerhapsShapes = None,
     policy: PolicyName = "search",
     max_overhead: MaxOverhead = "auto",
     memory_budget: MemoryBudget = None,
@@ -64,9 +78,11 @@ def plan(
     no_fuse: NoFuse = False,
     fuse: FuseWhere = None,
     save: Save = None,
-    trace: Trace = None,
+    dump: Dump = None,
+    trace: OldTrace = None,
     netron: Netron = None,
     why: WhyNames = None,
+    load: Load = None,
     as_json: Json = False,
 ) -> None:
     """Plan a saved symbol, and explain the plan.
@@ -77,19 +93,56 @@ def plan(
     \b
     Examples:
       mxecho plan model-symbol.json data=128,50 softmax_label=128,50
-      mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
-      mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --why stage1_relu
+      mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --save plan.json --why stage1_relu
+      mxecho plan --load plan.json --why stage1_relu
     """
-    check_folders(save, netron)
     options = {
         "policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused(fuse, no_fuse),
         "optimizer_states": optimizer_states, **bounds_of(max_overhead, memory_budget, max_planning),
     }  # fmt: skip
-    loaded = _symbol(symbol)
-    _check_names(loaded, why or ())
-    found = _plan(loaded, shapes, trace, options)
-    _save(found, loaded, save, netron)  # first: a name that is no feature map must not cost the plan
+    files = {"save": save, "dump": dump, "netron": netron}
+    found = _saved(load, symbol, {**options, **files}) if load else _made(symbol, shapes, why or (), options, **files)
     _print(found, [found.why(name) for name in why or ()], as_json)
+
+
+def _made(
+    path: Optional[str],
+    shapes: Optional[List[str]],
+    why: Sequence[str],
+    options: Dict[str, Any],
+    save: Optional[str],
+    dump: Optional[str],
+    netron: Optional[str],
+) -> "Plan":
+    """Returns a plan for a symbol; it is saved before a name that is no feature map can cost it."""
+    if path is None or not shapes:
+        raise OptionError(
+            "expected a symbol and shapes of its inputs, as model-symbol.json data=128,50, or --load FILE"
+        )
+    import echo
+    from echo.frontend.symbols import load_symbol
+    from echo.passes.pass_manager import tracing
+
+    check_folders(save, netron)
+    symbol = load_symbol(Path(path))
+    _check_names(symbol, why)
+    with tracing(dump or ""):
+        found: Plan = echo.plan(symbol, **options, shapes=shapes_of(symbol, shapes))
+    _save(found, symbol, save, netron)
+    return found
+
+
+def _saved(file: str, symbol: Optional[str], options: Dict[str, Any]) -> "Plan":
+    """Returns a saved plan; raises `OptionError` for words and options that are for a symbol."""
+    from echo.plans.plan import Plan
+
+    if symbol is not None:
+        raise OptionError(f"--load: expected no symbol next to a saved plan, got {symbol!r}")
+    for name, value in options.items():
+        if value != _PLANNING[name]:
+            option = "--no-fuse or --fuse" if name == "fuse" else f"--{name.replace('_', '-')}"
+            raise OptionError(f"{option} is for a symbol, not for a saved plan (--load)")
+    return Plan.load(file)
 
 
 def _check_names(symbol: Any, names: Sequence[str]) -> None:
@@ -116,20 +169,6 @@ def _print(found: "Plan", answers: Sequence[Any], as_json: bool) -> None:
         say("\n".join(map(str, [found, *lines(found, process), *answers])))
 
 
-def _symbol(path: str) -> Any:
-    from echo.frontend.symbols import load_symbol
-
-    return load_symbol(Path(path))
-
-
-def _plan(symbol: Any, shapes: List[str], trace: Optional[str], options: Dict[str, Any]) -> "Plan":
-    import echo
-    from echo.passes.pass_manager import tracing
-
-    with tracing(trace or ""):
-        return echo.plan(symbol, **options, shapes=shapes_of(symbol, shapes))
-
-
 def _save(found: "Plan", symbol: Any, save: Optional[str], netron: Optional[str]) -> None:
     if save:
         found.save(save)
@@ -138,76 +177,6 @@ def _save(found: "Plan", symbol: Any, save: Optional[str], netron: Optional[str]
 
         value = annotated(json.loads(symbol.tojson(remove_amp_cast=False)), found)
         Path(netron).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-
-
-def show(file: PlanFile, as_json: Json = False) -> None:
-    """Print a saved plan.
-
-    \b
-    Examples:
-      mxecho show plan.json
-    """
-    _print(_load(file), (), as_json)
-
-
-def why(
-    file: PlanFile,
-    names: Annotated[List[str], typer.Argument(metavar="NAME...", help="A node, or NODE:OUTPUT.")],
-    as_json: Json = False,
-) -> None:
-    """Explain why feature maps are stashed or recomputed.
-
-    Only `mxecho plan --why NAME` also states the cost of the opposite.
-
-    \b
-    Examples:
-      mxecho why plan.json encoder_l0_tanh
-    """
-    plan = _load(file)
-    answers = [plan.why(name) for name in names]
-    if as_json:
-        print_json([dataclasses.asdict(answer) for answer in answers])
-    else:
-        say("\n".join(map(str, answers)))
-
-
-def _load(file: str) -> "Plan":
-    from echo.plans.plan import Plan
-
-    return Plan.load(file)
-
-
-# ``mxecho frontier``: plans for several memory budgets.
-
-
-def frontier(
-    symbol: SymbolFile,
-    shapes: Shapes,
-    budgets: Annotated[int, typer.Option(metavar="N", help="How many memory budgets, 2 to 100.")] = 10,
-    policy: PolicyName = "search",
-    max_planning: MaxPlanning = "10",
-    no_fuse: NoFuse = False,
-    as_json: Json = False,
-) -> None:
-    """Show the gain of other memory budgets: memory against time.
-
-    Plans go from the least memory that can be reached to that of stock MXNet; each takes `--max-planning` seconds at
-    most. Budgets count everything that the executor holds. Plans that need more memory and more time than another are
-    left out.
-
-    \b
-    Examples:
-      mxecho frontier model-symbol.json data=128,50 softmax_label=128,50 --budgets 8
-    """
-    import echo
-
-    loaded = _symbol(symbol)
-    options = {"policy": policy, "fuse": not no_fuse, "max_planning": number_of("--max-planning", max_planning)}
-    found = echo.frontier(loaded, budgets=budgets, **options, shapes=shapes_of(loaded, shapes))
-    if as_json:
-        print_json(found.to_json())
-    else:
-        say(found)
 
 
 # ``mxecho schedule``: a training graph of any framework within a memory budget.

@@ -1,21 +1,22 @@
-"""``mxecho profile``, ``compare`` and ``diff``: where the memory of a training step goes, without echo and with it."""
+"""``mxecho profile``: where the memory of a training step goes, without echo, with it, and with other budgets."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import typer
 
 from echo.cli.arguments import (
     Annotated,
+    Budgets,
     Json,
     MaxOverhead,
     MaxPlanning,
     MemoryBudget,
     NoFuse,
     OptimizerStates,
+    PerhapsShapes,
+    PolicyName,
     Save,
-    Shapes,
-    SymbolFile,
     bounds_of,
     check_folders,
     print_json,
@@ -31,20 +32,25 @@ if TYPE_CHECKING:
 _NAMES = {"stock": "stock MXNet", "mirror": "MXNet's mirroring", "echo": "echo"}  # of the graphs of a profile
 # the options that plan, which mean nothing for a saved profile
 _PLANNING = {
-    "compare": "echo", "max_overhead": "auto", "memory_budget": None, "max_planning": 10.0,
-    "optimizer_states": 0, "fuse": True, "run": False, "budgets": 0,
+    "compare": ("echo",), "max_overhead": "auto", "memory_budget": None, "max_planning": 10.0,
+    "optimizer_states": 0, "policy": "search", "fuse": True, "run": False, "budgets": 0,
 }  # fmt: skip
 
 SymbolOrProfile = Annotated[
     str, typer.Argument(metavar="SYMBOL", help="A symbol saved by MXNet; or, without shapes, a saved profile.")
 ]
-ProfileFile = Annotated[str, typer.Argument(help="A profile saved by `mxecho profile --save` or Profile.save().")]
-PerhapsShapes = Annotated[
-    Optional[List[str]], typer.Argument(metavar="[NAME=SHAPE...]", help="Shapes of inputs, as data=128,50.")
+Compare = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Only set stock MXNet, MXNET_BACKWARD_DO_MIRROR=1 (its time is not predicted) and echo side by side.",
+    ),
 ]
-Compare = Annotated[str, typer.Option(metavar="NAMES", help="Graphs next to the symbol's own: echo,mirror.")]
+Frontier = Annotated[bool, typer.Option("--frontier", help="Only show plans for N memory budgets (--budgets, or 10).")]
+Diff = Annotated[
+    Optional[str], typer.Option(metavar="PROFILE", help="Only show the changes from this profile to a saved one.")
+]
 Run = Annotated[bool, typer.Option("--run", help="Also take two steps of each graph, and measure them.")]
-Budgets = Annotated[int, typer.Option(metavar="N", help="Also plan for N memory budgets.")]
 By = Annotated[
     Optional[str],
     typer.Option(metavar="REGEX", help="Group arrays by matches in their names instead of by layers."),
@@ -66,7 +72,10 @@ Title = Annotated[str, typer.Option(metavar="TEXT", help="The model's name, for 
 def profile(
     symbol: SymbolOrProfile,
     shapes: PerhapsShapes = None,
-    compare: Compare = "echo",
+    compare: Compare = False,
+    frontier: Frontier = False,
+    diff: Diff = None,
+    policy: PolicyName = "search",
     max_overhead: MaxOverhead = "auto",
     memory_budget: MemoryBudget = None,
     max_planning: MaxPlanning = "10",
@@ -88,21 +97,61 @@ def profile(
 
     \b
     Examples:
-      mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --by '^(encoder|decoder)'
       mxecho profile model-symbol.json data=128,50 --run --budgets 8 --save profile.json --html page.html
-      mxecho profile profile.json --picture memory.svg --segment segment.svg --trace trace.json
+      mxecho profile profile.json --by '^(encoder|decoder)' --picture memory.svg --trace trace.json
+      mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --compare
+      mxecho profile before.json --diff after.json
     """
-    _check_pictures(picture, segment)
-    layer = _layer(by)
-    check_folders(save, html, picture, segment, trace, torch_snapshot)  # before anything is planned
     options = {
         **bounds_of(max_overhead, memory_budget, max_planning), "optimizer_states": optimizer_states,
-        "fuse": not no_fuse, "run": run, "budgets": budgets, "compare": compare,
+        "policy": policy, "fuse": not no_fuse, "run": run, "budgets": budgets,
+        "compare": ("mirror", "echo") if compare else ("echo",),
     }  # fmt: skip
+    files = _Files(save, html, picture, segment, trace, torch_snapshot, title or Path(symbol).stem)
+    _profiled(symbol, shapes or [], options, files, by, frontier, diff, as_json)
+
+
+class _Files(NamedTuple):
+    """The files to write, and the model's name in pages and pictures."""
+
+    save: Optional[str]
+    html: Optional[str]
+    picture: Optional[str]
+    segment: Optional[str]
+    trace: Optional[str]
+    torch_snapshot: Optional[str]
+    title: str
+
+
+def _profiled(
+    symbol: str,
+    shapes: List[str],
+    options: Dict[str, Any],
+    files: _Files,
+    by: Optional[str],
+    frontier: bool,
+    diff: Optional[str],
+    as_json: bool,
+) -> None:
+    """Profiles a symbol or loads a profile, writes the files, and prints what is asked for."""
+    compare = "mirror" in options["compare"]
+    if compare + frontier + (diff is not None) > 1:
+        raise OptionError("expected one of --compare, --frontier and --diff, got several")
+    _check_pictures(files.picture, files.segment)
+    layer = _layer(by)
+    check_folders(*files[:-1])  # before anything is planned
+    if frontier:
+        _print_frontier(symbol, shapes, options, as_json)
+        return
     profiled = _profile(symbol, shapes, options) if shapes else _saved_profile(symbol, options)
-    _export(profiled, save, trace, torch_snapshot)
-    _draw(profiled, title or Path(symbol).stem, layer, html, picture, segment)
-    _print(profiled, layer, as_json)
+    _export(profiled, files.save, files.trace, files.torch_snapshot)
+    _draw(profiled, files.title, layer, files.html, files.picture, files.segment)
+    if compare:
+        _print_rows(compared(profiled), render_comparison(profiled), as_json)
+    elif diff is not None:
+        _print_difference(profiled, _saved(diff), layer, as_json)
+    else:
+        _print(profiled, layer, as_json)
 
 
 def _check_pictures(*paths: Optional[str]) -> None:
@@ -124,8 +173,7 @@ def _profile(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Profil
     from echo.frontend.symbols import load_symbol
 
     loaded = load_symbol(Path(symbol))
-    graphs = [name for name in options["compare"].split(",") if name]
-    return echo.profile(loaded, **{**options, "compare": graphs}, shapes=shapes_of(loaded, shapes))
+    return echo.profile(loaded, **options, shapes=shapes_of(loaded, shapes))
 
 
 def _saved_profile(path: str, options: Dict[str, Any]) -> "Profile":
@@ -176,51 +224,33 @@ def _print(profiled: "Profile", layer: Any, as_json: bool) -> None:
         say(render(profiled, layer))
 
 
-def diff(before: ProfileFile, after: ProfileFile, by: By = None, as_json: Json = False) -> None:
-    """Compare two saved profiles, by kind and by layer.
+def _print_rows(rows: List[Dict[str, Any]], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+    else:
+        say(text)
 
-    \b
-    Examples:
-      mxecho diff before.json after.json
-      mxecho diff before.json after.json --by '^(encoder|decoder)'
-    """
+
+def _print_difference(before: "Profile", after: "Profile", layer: Any, as_json: bool) -> None:
     from echo.report.text import difference, difference_rows
 
-    profiles = _saved(before), _saved(after)
-    if as_json:
-        print_json(difference_rows(*profiles, _layer(by)))
-    else:
-        say(difference(*profiles, _layer(by)))
+    _print_rows(difference_rows(before, after, layer), difference(before, after, layer), as_json)
 
 
-def compare(
-    symbol: SymbolFile,
-    shapes: Shapes,
-    max_overhead: MaxOverhead = "auto",
-    memory_budget: MemoryBudget = None,
-    max_planning: MaxPlanning = "10",
-    optimizer_states: OptimizerStates = 0,
-    no_fuse: NoFuse = False,
-    as_json: Json = False,
-) -> None:
-    """Set stock MXNet, its own recomputation, and echo side by side.
+def _print_frontier(symbol: str, shapes: Sequence[str], options: Dict[str, Any], as_json: bool) -> None:
+    """Plans for several memory budgets; raises `OptionError` for options that a frontier does not take."""
+    import echo
+    from echo.frontend.symbols import load_symbol
 
-    MXNet's own recomputation is MXNET_BACKWARD_DO_MIRROR=1, whose time is not predicted.
-
-    \b
-    Examples:
-      mxecho compare model-symbol.json data=128,50 softmax_label=128,50
-      mxecho compare model-symbol.json data=32,3,224,224 --max-overhead 0.05 --json
-    """
-    options = {
-        **bounds_of(max_overhead, memory_budget, max_planning),
-        "optimizer_states": optimizer_states, "fuse": not no_fuse, "compare": "mirror,echo",
-    }  # fmt: skip
-    profiled = _profile(symbol, shapes, options)
-    if as_json:
-        print_json(compared(profiled))
-    else:
-        say(render_comparison(profiled))
+    if not shapes:
+        raise OptionError("--frontier is for a symbol: expected shapes of its inputs, as data=128,50")
+    for name in ("max_overhead", "memory_budget", "run", "optimizer_states"):
+        if options[name] != _PLANNING[name]:
+            raise OptionError(f"--frontier plans for budgets of its own, expected no --{name.replace('_', '-')}")
+    loaded = load_symbol(Path(symbol))
+    taken = {name: options[name] for name in ("policy", "fuse", "max_planning")}
+    found = echo.frontier(loaded, budgets=options["budgets"] or 10, **taken, shapes=shapes_of(loaded, shapes))
+    _print_rows(found.to_json(), str(found), as_json)
 
 
 def compared(profiled: "Profile") -> List[Dict[str, Any]]:

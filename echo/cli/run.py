@@ -15,12 +15,13 @@ import typer
 
 from echo.cli.arguments import (
     Annotated,
+    Dump,
     FuseWhere,
     Json,
     Keep,
     NoFuse,
+    OldTrace,
     Recompute,
-    Trace,
     WithUsage,
     check_folders,
     fused,
@@ -30,7 +31,7 @@ from echo.errors import EchoError, OptionError
 from echo.system.terminal import MB, text_of
 
 _WITH_VALUES = ("--policy", "--max-overhead", "--memory-budget", "--optimizer-states", "--keep", "--recompute",
-                "--fuse", "--max-planning", "--trace", "--plan")  # fmt: skip
+                "--fuse", "--max-planning", "--dump", "--trace", "--plan")  # fmt: skip
 
 Program = Annotated[
     Optional[List[str]], typer.Argument(metavar="PROGRAM", help="SCRIPT or -m MODULE, and its own arguments.")
@@ -95,7 +96,8 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
         no_fuse: NoFuse = False,
         fuse: FuseWhere = None,
         max_planning: Seconds = None,
-        trace: Trace = None,
+        dump: Dump = None,
+        trace: OldTrace = None,
         plan: Plans = None,
         strict: Strict = False,
     ) -> None:
@@ -105,7 +107,7 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
             "ECHO_POLICY": policy, "ECHO_MAX_OVERHEAD": max_overhead, "ECHO_MEMORY_BUDGET": memory_budget,
             "ECHO_OPTIMIZER_STATES": optimizer_states, "ECHO_KEEP": ",".join(keep or ()),
             "ECHO_RECOMPUTE": ",".join(recompute or ()), "ECHO_FUSE": kernels,
-            "ECHO_MAX_PLANNING": max_planning, "ECHO_DEBUG": _with_dump(trace), "ECHO_PLAN": plan,
+            "ECHO_MAX_PLANNING": max_planning, "ECHO_DEBUG": _with_dump(dump), "ECHO_PLAN": plan,
             "ECHO_STRICT": "1" * strict,
         }  # fmt: skip
         given = {variable: value for variable, value in values.items() if value}

@@ -16,12 +16,11 @@ from tests.cli.models import SAVED, check_line
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 ARGUMENTS = {
-    "plan": ["x=2,3"], "schedule": ["--budget", "1GB"], "show": [], "why": ["t"], "profile": ["x=2,3"],
-    "profile ": [],  # one that was saved
-    "compare": ["x=2,3"], "frontier": ["x=2,3"],
+    "plan": ["x=2,3"], "plan --load": [], "schedule": ["--budget", "1GB"], "profile": ["x=2,3"],
+    "profile ": [],  # a saved profile
+    "profile --compare": ["x=2,3"], "profile --frontier": ["x=2,3"],
 }  # fmt: skip
-COMMANDS = ("run", "verify", "plan", "show", "why", "profile", "compare", "diff", "frontier", "schedule", "record",
-            "doctor", "cache", "cache show", "cache clear")  # fmt: skip
+COMMANDS = ("run", "verify", "plan", "profile", "schedule", "record", "doctor", "cache", "cache show", "cache clear")
 BAD_FILES: dict[str, str | bytes] = {
     "empty": "", "zeros": b"\0" * 9, "not UTF-8": SAVED.encode().replace(b'"t"', b'"\xff"'),
     "list": "[]", "null": "null",
@@ -42,7 +41,7 @@ BAD_FILES: dict[str, str | bytes] = {
 def test_bad_files_are_one_line(tmp_path: Path, command: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
     path, content = tmp_path / "file.json", BAD_FILES[bad]
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    check_line([command.strip(), str(path), *ARGUMENTS[command]], capsys)
+    check_line([*command.split(), str(path), *ARGUMENTS[command]], capsys)
 
 
 @pytest.mark.parametrize("command", ARGUMENTS)
@@ -57,7 +56,7 @@ def test_path_without_regular_file_is_one_line(
         os.mkfifo(path)
     elif kind != "missing":
         path.symlink_to("/dev/zero" if kind == "device" else path)
-    check_line([command.strip(), str(path), *ARGUMENTS[command]], capsys)
+    check_line([*command.split(), str(path), *ARGUMENTS[command]], capsys)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -89,7 +88,7 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["plan"], "Missing argument"), (["fly"], "No such command 'fly'"), (["show", "a", "b"], "unexpected extra"),
+        (["profile"], "Missing argument"), (["fly"], "No such command 'fly'"), (["doctor", "a"], "unexpected extra"),
         (["plan", "a.json", "x=1", "--bugdet", "1"], "No such option"), (["profile", "a", "--budgets", "x"], "budgets"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -101,11 +100,31 @@ def test_a_command_line_that_makes_no_sense(words: list[str], said: str, capsys:
     assert said in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [
+        (["show", "plan.json"], "mxecho show: this command is now mxecho plan --load FILE"),
+        (["why", "plan.json", "t", "--json"], "mxecho why: this command is now mxecho plan --load FILE --why NAME"),
+        (["compare", "a.json", "--help"], "mxecho compare: this command is now mxecho profile --compare"),
+        (["diff", "a.json", "b.json"], "mxecho diff: this command is now mxecho profile FILE --diff FILE"),
+        (["frontier"], "mxecho frontier: this command is now mxecho profile --frontier"),
+        (["plan", "a.json", "x=1", "--trace", "f"], "--trace: this option is now --dump FOLDER"),
+        (["run", "--trace", "f", "a.py"], "--trace: this option is now --dump FOLDER"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_old_commands_and_options_name_the_new_ones(
+    words: list[str], now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_line(words, capsys, 2) == f"mxecho: {now}"
+
+
 def test_missing_files_are_named_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "missing.json")
-    for words in (["plan", path, "data=2,3"], ["profile", path], ["show", path], ["schedule", path, "--budget", "0.5"]):
+    load = ["plan", "--load"]
+    for words in (["plan", path, "data=2,3"], ["profile", path], [*load, path], ["schedule", path, "--budget", "0.5"]):
         assert check_line(words, capsys) == f"mxecho: {path}: No such file or directory"
-    assert check_line(["show", str(tmp_path)], capsys) == (
+    assert check_line([*load, str(tmp_path)], capsys) == (
         f"mxecho: {tmp_path}: expected a regular file, got a directory"
     )
 

@@ -1,4 +1,4 @@
-"""`mxecho plan`, `show` and `why`: their options for `echo.plan`, and their output."""
+"""`mxecho plan`: its options for `echo.plan`, and its output."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_a_plan_is_saved_shown_and_asked(tmp_path: Path, capsys: pytest.CaptureF
     plan = echo.Plan.load(saved)
     assert first.startswith(str(plan))
     assert "instead: " in first[len(str(plan)) :], "what the opposite costs"
-    assert main.main(["show", saved]) == 0
+    assert main.main(["plan", "--load", saved]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{plan}\npeak of the process, predicted for a Module: ")
     assert first.startswith(shown), "a plan says the same when it is loaded"
-    assert main.main(["why", saved, "tanh3", "tanh4"]) == 0
-    assert capsys.readouterr().out == f"{plan.why('tanh3')}\n{plan.why('tanh4')}\n"
-    assert "no gradient reads" in check_line(["why", saved, "nowhere"], capsys, 2)
+    assert main.main(["plan", "--load", saved, "--why", "tanh3", "--why", "tanh4"]) == 0
+    assert capsys.readouterr().out == f"{shown}{plan.why('tanh3')}\n{plan.why('tanh4')}\n"
+    assert "no gradient reads" in check_line(["plan", "--load", saved, "--why", "nowhere"], capsys, 2)
 
 
 def test_json_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,10 +77,32 @@ def test_json_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     }  # fmt: skip
     plan = {name: item for name, item in value.items() if name != "process_peak"}
     assert echo.Plan.from_json(plan) == echo.Plan.load(saved)
-    assert main.main(["show", str(saved), "--json"]) == 0
+    assert main.main(["plan", "--load", str(saved), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == value
-    assert main.main(["why", str(saved), "tanh3", "--json"]) == 0
-    assert [each["decision"] for each in json.loads(capsys.readouterr().out)] == [answer["decision"]]
+    assert main.main(["plan", "--load", str(saved), "--why", "tanh3", "--json"]) == 0
+    assert [each["decision"] for each in json.loads(capsys.readouterr().out)["why"]] == [answer["decision"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["model.json"], "expected no symbol next to a saved plan, got 'model.json'"),
+        (["--policy", "echo"], "--policy is for a symbol, not for a saved plan (--load)"),
+        (["--no-fuse"], "--no-fuse or --fuse is for a symbol"),
+        (["--max-planning", "3"], "--max-planning is for a symbol"),
+        (["--save", "other.json"], "--save is for a symbol"),
+    ],
+    ids=str,
+)
+def test_saved_plan_with_words_for_a_symbol_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in check_line(["plan", *words, "--load", "plan.json"], capsys, 2)
+
+
+@pytest.mark.parametrize("words", [[], ["model.json"], ["--why", "tanh0"]], ids=str)
+def test_plan_without_symbol_or_shapes_names_both_ways(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "expected a symbol and shapes of its inputs" in check_line(["plan", *words], capsys, 2)
 
 
 def test_why_of_a_name_that_is_no_node_is_told_before_anything_is_planned(

@@ -1,4 +1,4 @@
-"""`mxecho profile` and `mxecho compare`."""
+"""`mxecho profile`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.Capt
     symbol, saved = tmp_path / "net-symbol.json", tmp_path / "profile.json"
     net = mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=16, name="enc_fc"), name="enc_tanh")
     mx.sym.SoftmaxOutput(net, name="loss").save(str(symbol))
-    words = ["profile", str(symbol), "data=4,8", "loss_label=4", "--compare", "echo,mirror"]
+    words = ["profile", str(symbol), "data=4,8", "loss_label=4"]
     assert main.main([*words, "--by", "^enc", "--save", str(saved)]) == 0
     first = capsys.readouterr().out
-    assert [" stock " in first, " echo " in first, " mirror " in first, "│ enc " in first] == [True] * 4
+    assert [" stock " in first, " echo " in first, "│ enc " in first] == [True] * 3
     assert main.main(["profile", str(saved), "--by", "^enc"]) == 0
     assert capsys.readouterr().out == first
     assert main.main(["profile", str(saved), "--json"]) == 0
@@ -33,7 +33,9 @@ def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.Capt
     for more in (
         ["--run"],
         ["--budgets", "3"],
-        ["--compare", "mirror"],
+        ["--compare"],
+        ["--policy", "echo"],
+        ["--frontier"],
         ["--memory-budget", "1MB"],
         ["--no-fuse"],
         ["--optimizer-states", "1"],
@@ -47,7 +49,7 @@ def test_optimizer_states_are_counted(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "│ optimizer states " in capsys.readouterr().out
     assert main.main(["plan", *words]) == 0
     assert "│ optimizer states " in capsys.readouterr().out
-    for command in ("compare", "profile", "plan"):
+    for command in ("profile", "plan"):
         assert "optimizer_states: expected" in check_line([command, *words[:-1], "-1"], capsys, 2)
 
 
@@ -71,11 +73,12 @@ def test_profile_writes_trace_snapshot_and_profile_files(tmp_path: Path, capsys:
     assert json.loads(trace.read_text())["traceEvents"]
     assert len(pickle.loads(snapshot.read_bytes())["device_traces"]) == 2
     capsys.readouterr()
-    assert main.main(["diff", str(saved), str(saved)]) == 0
+    assert main.main(["profile", str(saved), "--diff", str(saved)]) == 0
     assert "of it planned by MXNet" in capsys.readouterr().out
-    assert main.main(["diff", str(saved), str(saved), "--json"]) == 0
+    assert main.main(["profile", str(saved), "--diff", str(saved), "--json"]) == 0
     assert {row["by"] for row in json.loads(capsys.readouterr().out)} == {"total", "kind", "layer"}
-    check_line(["diff", str(saved), str(trace)], capsys)
+    check_line(["profile", str(saved), "--diff", str(trace)], capsys)
+    assert "expected one of --compare, " in check_line(["profile", str(saved), "--diff", "a", "--compare"], capsys, 2)
 
 
 def test_a_picture_that_cannot_be_is_refused_before_anything_is_planned(
@@ -113,7 +116,7 @@ def test_a_profile_of_another_version_is_one_line(tmp_path: Path, capsys: pytest
 
 
 def test_all_graphs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", network(tmp_path), *SHAPES, "--no-fuse", "--max-overhead", "none"]
+    words = ["profile", network(tmp_path), *SHAPES, "--compare", "--no-fuse", "--max-overhead", "none"]
     assert main.main([*words, "--json"]) == 0
     rows = {row["graph"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows) == ["stock", "mirror", "echo"]

@@ -89,7 +89,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     path = tmp_path / "model-symbol.json"
     MODEL.symbol.save(str(path))
     shapes = [f"{name}={','.join(map(str, shape))}" for name, shape in MODEL.shapes.items()]
-    assert main.main(["plan", str(path), *shapes, "--trace", str(tmp_path / "trace")]) == 0
+    assert main.main(["plan", str(path), *shapes, "--dump", str(tmp_path / "trace")]) == 0
     assert list((tmp_path / "trace").glob("*-plan.txt"))
     assert not (tmp_path / "variable").exists()
     assert os.environ[DEBUG_VARIABLE] == f"dump={tmp_path / 'variable'}"

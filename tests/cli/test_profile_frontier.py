@@ -1,4 +1,4 @@
-"""`mxecho frontier`."""
+"""`mxecho profile --frontier`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
 def test_budgets_against_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["frontier", network(tmp_path), *SHAPES, "--budgets", "3", "--no-fuse", "--max-planning", "20"]
+    words = ["profile", network(tmp_path), *SHAPES, "--frontier", "--budgets", "3", "--no-fuse"]
+    words += ["--max-planning", "20"]
     assert main.main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert 2 <= len(rows) <= 3
@@ -26,3 +27,5 @@ def test_budgets_against_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "without echo" in said
     assert "max_planning" in check_line([*words, "--max-planning", "-1"], capsys, 2)
     assert "budgets: expected a number from 2 to 100, got 1" in check_line([*words, "--budgets", "1"], capsys, 2)
+    said = check_line([*words, "--memory-budget", "1MB"], capsys, 2)
+    assert "--frontier plans for budgets of its own, expected no --memory-budget" in said
