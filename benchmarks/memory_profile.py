@@ -9,18 +9,15 @@ results/memory_profile.json, and pictures of the translation model, results/nmt_
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import echo
 from benchmarks.models import MODELS
 from benchmarks.record import RESULTS, asked, known_rows, save
-from echo.report import charts, pages
-from echo.report.profile import Profile
+from echo.report import pages
 from echo.report.usage import layer_by
 
 LAYERS = r"^(attention|encoder|decoder|logits|softmax|source_embedding|target_embedding|feed)"
 PICTURED, TITLE = "nmt", "A translation model (LSTM, attention, batch 64): what holds the memory of a training step"
-STEPS_TITLE = "The same model: memory over a training step"
 
 
 def measure(name: str) -> dict[str, object]:
@@ -29,23 +26,13 @@ def measure(name: str) -> dict[str, object]:
     profile = echo.profile(model.symbol, compare=("echo", "mirror"), run=True, max_overhead=None, **model.shapes)
     if name == PICTURED:
         pages.save_picture(profile, RESULTS / "nmt_memory.svg", TITLE, layer_by(LAYERS))
-        pages.write(lambda: over_step(profile, STEPS_TITLE), RESULTS / "nmt_steps.svg")
+        pages.save_over_step(profile, RESULTS / "nmt_steps.svg", "The same model: memory over a training step")
     graphs = {
         graph: {"total": usage.total, "planned": usage.planned, "by_kind": dict(usage.by_kind),
                 "measured": dict(usage.measured), "unaccounted": usage.unaccounted}
         for graph, usage in profile.usages.items()
     }  # fmt: skip
     return {"model": name, "graphs": graphs}
-
-
-def over_step(profile: Profile, title: str) -> dict[str, Any]:
-    """Bytes alive over the training step for print: the page's chart without the small one that zooms."""
-    whole = charts.timeline(profile)
-    detail, _ = whole["vconcat"]
-    x = {key: value for key, value in detail["encoding"]["x"].items() if key != "scale"}
-    detail["encoding"]["x"] = {**x, "title": "operators of the training step, in their order"}
-    shared = {"$schema": whole["$schema"], "data": whole["data"], "config": charts.PRINT}
-    return {**detail, **shared, "layer": detail["layer"][:2], "title": title, "background": "white"}
 
 
 def main() -> None:

@@ -97,6 +97,18 @@ def timeline_rows(profile: Profiled) -> list[dict[str, Any]]:
     return rows
 
 
+def over_step(profile: Profiled) -> Spec:
+    """Bytes alive over the training step, one line a graph with its peak named, for print."""
+    whole = timeline(profile)
+    detail, _ = whole["vconcat"]
+    lines, peaks, _ = detail["layer"]
+    x = {key: value for key, value in detail["encoding"]["x"].items() if key != "scale"}
+    title = {"title": "operators of the training step, in their order"}
+    encoding = {**detail["encoding"], "x": {**x, **title}}
+    shared = {"$schema": whole["$schema"], "data": whole["data"], "config": PRINT}
+    return {**shared, "width": WIDTH, "height": _HEIGHT, "encoding": encoding, "layer": [lines, peaks]}
+
+
 def _peaks(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The highest point of each line, with words for it, which stand at ``over``: above words that they would cover."""
     highest: dict[str, Mapping[str, Any]] = {}

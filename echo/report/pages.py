@@ -24,6 +24,7 @@ from echo.report.charts import (
     by_layer,
     frontier,
     in_megabytes,
+    over_step,
     scale,
     segment,
     timeline,
@@ -296,6 +297,11 @@ def save_picture(profile: Profiled, path: str | os.PathLike[str], title: str = "
         UnsupportedError: vl-convert-python is not there.
     """
     write(lambda: _both(profile, title, layer), path)
+
+
+def save_over_step(profile: Profiled, path: str | os.PathLike[str], title: str = "") -> None:
+    """Writes the memory alive over the step, a line a graph; raises what `save` does."""
+    write(lambda: {**over_step(profile), "title": title or "Memory over a training step", "background": "white"}, path)
 
 
 def save_segment(profile: Profiled, path: str | os.PathLike[str], title: str = "") -> None:

@@ -15,6 +15,7 @@ from echo.report.charts import (
     by_layer,
     frontier,
     in_megabytes,
+    over_step,
     timeline,
     timeline_rows,
 )
@@ -99,13 +100,13 @@ def test_colors_stand_for_one_thing_each() -> None:
 
 def test_peaks_are_named_and_do_not_cover_each_other() -> None:
     profile = made_up(50)
-    lines, peaks, _ = timeline(profile)["vconcat"][0]["layer"]
+    lines, peaks = over_step(profile)["layer"]
     rows = {row["graph"]: row for row in peaks["data"]["values"]}
     for name, usage in profile.usages.items():
         assert rows[name]["mb"] == in_megabytes(max(usage.live))
         assert rows[name]["label"] == f"{name}: {rows[name]['mb']:,.1f} MB"
     twice = replace(profile, usages={"stock": profile.usages["echo"], "echo": profile.usages["echo"]})
-    one, other = timeline(twice)["vconcat"][0]["layer"][1]["data"]["values"]
+    one, other = over_step(twice)["layer"][1]["data"]["values"]
     assert one["mb"] == other["mb"]
     assert abs(one["over"] - other["over"]) >= 0.069 * one["mb"]
     assert lines["mark"]["type"] == "area"

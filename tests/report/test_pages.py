@@ -18,7 +18,7 @@ from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.frontier import Frontier
 from echo.report import pages
 from echo.report.charts import ROLE_COLORS
-from echo.report.pages import Group, groups, module_of, save_picture, save_segment, treemap
+from echo.report.pages import Group, groups, module_of, save_over_step, save_picture, save_segment, treemap
 from echo.report.profile import Profile
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
 from echo.report.usage import ALWAYS, GAPS, PROCESS, Tensor, Usage, layer_by
@@ -278,6 +278,13 @@ def test_png_and_svg(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert text.startswith("<svg")
     for word in ("some model", "layer1", "feature maps", "stock", "echo"):
+        assert word in text
+
+
+def test_memory_over_the_step(tmp_path: Path) -> None:
+    save_over_step(made_up(50), tmp_path / "a.svg", "some model")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for word in ("some model", "MB alive", "stock", "echo", "operators of the training step, in their order"):
         assert word in text
 
 
