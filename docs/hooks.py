@@ -43,10 +43,11 @@ def _command_line() -> str:
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """A command and those below it, by their full names."""
+    """A command and those below it that its help shows, by their full names."""
     yield name, command
     for below, inner in getattr(command, "commands", {}).items():
-        yield from _commands(f"{name} {below}", inner)
+        if not inner.hidden:
+            yield from _commands(f"{name} {below}", inner)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

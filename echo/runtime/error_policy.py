@@ -86,7 +86,7 @@ class NeverStopTraining:
     """``ECHO=1``: an unmet request gets the nearest plan, any other error one warning and the original graph.
 
     An error is warned of once for each text. Under ``strict`` echo's own errors raise at once, others once the
-    the original graph ran; where that fails too, its error raises.
+    original graph ran; where that fails too, its error raises.
     """
 
     options: Options
