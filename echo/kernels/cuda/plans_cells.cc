@@ -1,4 +1,4 @@
-// lstm_cell, gru_cell, gru_reset, gru_mix, bias_act, sequence_reverse, dropout, relu, pack_mask, apply_mask.
+// lstm_cell, gru_cell, gru_reset, gru_mix, bias_act, sequence_reverse, dropout, draw_mask, relu, pack_mask, apply_mask.
 #include <algorithm>
 
 #include "plans.h"

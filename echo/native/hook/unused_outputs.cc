@@ -19,8 +19,8 @@ struct Leaves {
   int most_axes;          // oneDNN computes it where the incoming gradient has no more
 };
 
-// As tests/native/test_untouched.py finds them: convolutions touch the gradient of a frozen weight, RNN that of its
-// parameters.
+// As tests/native/test_unused_outputs.py finds them: convolutions touch the gradient of a frozen weight, RNN touches
+// that of its parameters.
 constexpr Leaves kLeaves[] = {{"_backward_Convolution", 1, 5},
                               {"_backward_Deconvolution", 2, 5},
                               {"_backward_FullyConnected", 2, 4},
