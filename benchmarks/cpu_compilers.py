@@ -91,10 +91,10 @@ class Build:
         os.environ["ECHO_DEBUG"] = f"level={level}"
         self.compiler, self.opened = compiler, ctypes.CDLL(str(copied))
         self.level = function(self.opened, "echo_kernels_level", ctypes.c_char_p)().decode()
-        self.call = function(self.opened, "echo_cpu_call", ctypes.c_int, ctypes.POINTER(library.Call))
-        self.workspace = function(self.opened, "echo_cpu_workspace", ctypes.c_size_t, ctypes.POINTER(library.Call))
+        self.call = function(self.opened, "echo_cpu_call", ctypes.c_int, ctypes.POINTER(library.EchoCall))
+        self.workspace = function(self.opened, "echo_cpu_workspace", ctypes.c_size_t, ctypes.POINTER(library.EchoCall))
 
-    def seconds(self, raw: library.Call) -> float:
+    def seconds(self, raw: library.EchoCall) -> float:
         """Of one call.
 
         Raises:
@@ -111,7 +111,7 @@ class Build:
         return taken
 
 
-def calls_of(case: Case) -> dict[str, tuple[library.Call, Any]]:
+def calls_of(case: Case) -> dict[str, tuple[library.EchoCall, Any]]:
     """A kernel's call and its gradient's, packed, with what they point to."""
     generator = np.random.default_rng(0)
     inputs = draw(case, "float32", generator)

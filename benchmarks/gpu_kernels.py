@@ -51,7 +51,7 @@ class Kernel:
         return tuple(number for number, one in enumerate(self.outputs) if f"d{one.name}" not in self.reads)
 
     @property
-    def variables_read_in_backward(self) -> tuple[int, ...]:
+    def read_in_backward(self) -> tuple[int, ...]:
         """The arrays that the gradient reads, without gradients: positions among the inputs, then outputs."""
         names = [one.name for one in (*self.inputs, *self.outputs)]
         return tuple(number for number, name in enumerate(names) if name in self.reads)

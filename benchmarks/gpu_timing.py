@@ -73,7 +73,7 @@ def memory_rows(device: Any, sizes: Sizes, clock: Clock) -> Iterator[Row]:
         outputs = outputs_of(device, kernel, inputs)
         heads = heads_of(device, kernel, outputs, dtype)
         run, grad = ours(device, kernel, inputs, outputs, heads, params)
-        read = [[*inputs, *outputs][i] for i in KERNELS[kernel].variables_read_in_backward]
+        read = [[*inputs, *outputs][i] for i in KERNELS[kernel].read_in_backward]
         gradients = [x for x in inputs if x is not None and x.is_floating_point()]
         moved = _bytes([*inputs, *outputs]), _bytes([*heads, *read, *gradients])
         seconds = device.seconds(run), device.seconds(grad)

@@ -24,7 +24,7 @@ else:
 _SHOWN = 80  # characters of an invalid text
 
 
-class Fuse(str, Enum):
+class FuseChoice(str, Enum):
     """The values of ``--fuse``."""
 
     memory = "memory"
@@ -54,7 +54,7 @@ Keep = Annotated[
     Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes or operators to stash; may be repeated.")
 ]
 Recompute = Annotated[Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")]
-FuseWhere = Annotated[Optional[Fuse], typer.Option(help="Fuse for memory, also where kernels are slower.")]
+FuseWhere = Annotated[Optional[FuseChoice], typer.Option(help="Fuse for memory, also where kernels are slower.")]
 Dump = Annotated[
     Optional[str],
     typer.Option(metavar="FOLDER", help="Write the result of each stage, as ECHO_DEBUG=dump=FOLDER does."),
@@ -143,7 +143,7 @@ def bounds_of(max_overhead: str, memory_budget: Optional[str], max_planning: str
     }
 
 
-def fused(fuse: Optional[Fuse], no_fuse: bool) -> "bool | str":
+def fused(fuse: Optional[FuseChoice], no_fuse: bool) -> "bool | str":
     """The option ``fuse`` of `echo.plan`.
 
     Raises:

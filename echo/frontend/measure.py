@@ -360,7 +360,7 @@ def _works_in_place(node: TrainingNode) -> bool:
 
 
 def _request(microbenchmark: Microbenchmark, once: float | None = None) -> dict[str, Any]:
-    return {"trial": microbenchmark._asdict(), "once": once}
+    return {"microbenchmark": microbenchmark._asdict(), "once": once}
 
 
 def _seconds(reply: Mapping[str, Any], key: str) -> float:

@@ -71,8 +71,8 @@ _ALIGNMENT = 64  # bytes, of a workspace
 Array = NDArray[Any]
 
 
-class Tensor(ctypes.Structure):
-    """EchoTensor of echo_kernels.h."""
+class EchoTensor(ctypes.Structure):
+    """The same as in echo_kernels.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -82,13 +82,13 @@ class Tensor(ctypes.Structure):
     )
 
 
-class Call(ctypes.Structure):
-    """EchoCall of echo_kernels.h."""
+class EchoCall(ctypes.Structure):
+    """The same as in echo_kernels.h."""
 
     _fields_ = (
         ("kernel", ctypes.c_char_p),
-        ("inputs", ctypes.POINTER(Tensor)),
-        ("outputs", ctypes.POINTER(Tensor)),
+        ("inputs", ctypes.POINTER(EchoTensor)),
+        ("outputs", ctypes.POINTER(EchoTensor)),
         ("req", ctypes.POINTER(ctypes.c_int32)),
         ("params", ctypes.POINTER(ctypes.c_double)),
         ("num_in", ctypes.c_int32),
@@ -123,7 +123,7 @@ def _of_backend(backend: str, purpose: str) -> Any:
     if backend == "cuda":
         _show_nvrtc()
     result = ctypes.c_int if purpose == "call" else ctypes.c_size_t
-    return function(kernels_library(), f"echo_{backend}_{purpose}", result, ctypes.POINTER(Call))
+    return function(kernels_library(), f"echo_{backend}_{purpose}", result, ctypes.POINTER(EchoCall))
 
 
 def cuda_families() -> tuple[str, ...]:
@@ -183,9 +183,9 @@ def _error() -> KernelError:
     return KernelError(function(kernels_library(), "echo_kernels_error", ctypes.c_char_p)().decode())
 
 
-def _tensor(array: Any, kernel: str, role: str, writable: bool) -> Tensor:
+def _tensor(array: Any, kernel: str, role: str, writable: bool) -> EchoTensor:
     if array is None:
-        return Tensor()
+        return EchoTensor()
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous:
             raise KernelError(f"{kernel}: {role}, shape {array.shape}, is not dense, expected a row-major array")
@@ -200,7 +200,7 @@ def _tensor(array: Any, kernel: str, role: str, writable: bool) -> Tensor:
         raise KernelError(f"{kernel}: {role} has {len(shape)} axes, expected {MOST_AXES} at most")
     if 0 in shape:
         address = _ALIGNMENT  # it is there, and nothing reads it; some frameworks say 0, as of one that is absent
-    return Tensor(address, DTYPES[dtype], len(shape), (ctypes.c_int64 * MOST_AXES)(*shape))
+    return EchoTensor(address, DTYPES[dtype], len(shape), (ctypes.c_int64 * MOST_AXES)(*shape))
 
 
 def _on_device(array: Any, kernel: str, role: str) -> tuple[int, tuple[int, ...], str]:
@@ -240,17 +240,17 @@ def _stream_of(kernel: str, inputs: Sequence[Any], outputs: Sequence[Any], works
 
 def _call_of(
     kernel: str, inputs: Sequence[Any], outputs: Sequence[Any], req: Sequence[int] | None, params: Sequence[float]
-) -> Call:
+) -> EchoCall:
     tensors_in = [_tensor(array, kernel, f"input {i}", False) for i, array in enumerate(inputs)]
     tensors_out = [_tensor(array, kernel, f"output {i}", True) for i, array in enumerate(outputs)]
     if req is None:
         req = [SKIP if array is None else WRITE for array in outputs]
     if len(req) != len(outputs):
         raise KernelError(f"{kernel}: got {len(req)} reqs for {len(outputs)} outputs")
-    return Call(
+    return EchoCall(
         kernel=kernel.encode(),
-        inputs=(Tensor * len(inputs))(*tensors_in),
-        outputs=(Tensor * len(outputs))(*tensors_out),
+        inputs=(EchoTensor * len(inputs))(*tensors_in),
+        outputs=(EchoTensor * len(outputs))(*tensors_out),
         req=(ctypes.c_int32 * len(req))(*req),
         params=(ctypes.c_double * len(params))(*params),
         num_in=len(inputs),
@@ -276,7 +276,7 @@ def workspace_bytes(
     return _workspace_bytes(_call_of(kernel, inputs, outputs, req, params), backend)
 
 
-def _workspace_bytes(raw: Call, backend: str) -> int:
+def _workspace_bytes(raw: EchoCall, backend: str) -> int:
     needed: int = _of_backend(backend, "workspace")(ctypes.byref(raw))
     if needed == ctypes.c_size_t(-1).value:
         raise _error()

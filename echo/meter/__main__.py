@@ -62,13 +62,13 @@ def _stand_apart() -> None:
 def _answers(setup: Mapping[str, Any]) -> Any:
     """The function that answers a request."""
     from echo.meter.capi import Library, Microbenchmark, MxnetError, fresh_from
-    from echo.meter.timer import Clock, race
+    from echo.meter.timer import OperatorTimer, race
 
     library = Library(setup["library"], setup["extension"], tuple(setup["device"]), setup["numpy_shape"])
     library.constant((1,), 0, 0).wait()  # is the device there, and free?
-    clock, elsewhere = Clock(library), Clock(library.elsewhere())
+    clock, elsewhere = OperatorTimer(library), OperatorTimer(library.elsewhere())
 
-    def timed(clock: Clock, microbenchmark: Microbenchmark, once: float | None) -> dict[str, Any]:
+    def timed(clock: OperatorTimer, microbenchmark: Microbenchmark, once: float | None) -> dict[str, Any]:
         alone = clock.once(microbenchmark)
         too_long = clock.too_long(microbenchmark, alone.seconds) if once is None else 0.0
         if too_long:
@@ -78,8 +78,8 @@ def _answers(setup: Mapping[str, Any]) -> Any:
 
     def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            if "trial" in request:
-                microbenchmark = Microbenchmark.from_json(request["trial"])
+            if "microbenchmark" in request:
+                microbenchmark = Microbenchmark.from_json(request["microbenchmark"])
                 if not microbenchmark.fresh or library.device[0] != 1:
                     return timed(clock, microbenchmark, request["once"])
                 with fresh_from(microbenchmark.fresh):

@@ -165,7 +165,7 @@ _MOST_KEPT_BYTES = 96 << 20  # of arrays for the next measurements
 CACHED_BYTES, STREAMED_BYTES = 16 << 20, 128 << 20
 
 
-class Clock:
+class OperatorTimer:
     """Times operators on one device.
 
     Light forward operators, the candidates for recomputation, find their inputs in the caches, as in a chain of clones

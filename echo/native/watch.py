@@ -18,7 +18,7 @@ class FailedError(Exception):
     """MXNet has an error to report, as of an operator whose result is waited for."""
 
 
-class Library:
+class WatchLibrary:
     """The functions of the hook's library.
 
     Raises:
@@ -44,7 +44,7 @@ class Library:
 class Record:
     """The versions of arrays at a forward pass."""
 
-    def __init__(self, library: Library, handle: int) -> None:
+    def __init__(self, library: WatchLibrary, handle: int) -> None:
         self._library, self._handle = library, handle
         weakref.finalize(self, library.free_record, handle).atexit = False
 
@@ -67,7 +67,7 @@ class Watch:
     MXNet also counts writes that leave an array as it is. With ``digests`` these are told apart, in short arrays.
     """
 
-    def __init__(self, library: Library, texts: Sequence[str], digests: bool = True) -> None:
+    def __init__(self, library: WatchLibrary, texts: Sequence[str], digests: bool = True) -> None:
         self._library, self._count = library, len(texts)
         self._handle = library.new("\n".join(text.replace("\n", " ") for text in texts).encode(), digests)
         weakref.finalize(self, library.free, self._handle).atexit = False

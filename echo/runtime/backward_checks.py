@@ -114,7 +114,9 @@ class InputWatch:
     ``messages`` are what an error says of each.
     """
 
-    def __init__(self, library: watch.Library, places: Sequence[int], messages: Sequence[str], digests: bool) -> None:
+    def __init__(
+        self, library: watch.WatchLibrary, places: Sequence[int], messages: Sequence[str], digests: bool
+    ) -> None:
         self._places = tuple(places)
         self._watch = watch.Watch(library, messages, digests)
 
@@ -175,10 +177,10 @@ def _mxnets_error() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=None)
-def _library() -> watch.Library | None:
+def _library() -> watch.WatchLibrary | None:
     """The library, once it has been tried on arrays of this MXNet; None where that fails."""
     try:
-        library = watch.Library(native.hook_library(), mx.libinfo.find_lib_path()[0])
+        library = watch.WatchLibrary(native.hook_library(), mx.libinfo.find_lib_path()[0])
         _check(library)
     except EchoError as error:
         logger.debug("echo: arrays that change between forward and backward are not noticed: %s", error)
@@ -192,13 +194,13 @@ def _data(array: mx.nd.NDArray) -> int:
     return pointer.value or 0
 
 
-def _check(library: watch.Library) -> None:
+def _check(library: watch.WatchLibrary) -> None:
     """Raises `NativeError` where the library does not read arrays as MXNet has them."""
     with autograd.pause():
         _try(library)
 
 
-def _try(library: watch.Library) -> None:
+def _try(library: watch.WatchLibrary) -> None:
     array = mx.nd.array([[1, 2, 3], [4, 5, 6]], mx.cpu(), "float64")
     row = array[1]
     if not library.fits(row.handle, _data(row), 24, _data(array), 48):

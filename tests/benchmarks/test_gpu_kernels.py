@@ -56,7 +56,7 @@ def test_parsed_row_gives_tensors_and_gradient_inputs() -> None:
     )
     assert kernel.symbols == ("B", "H", "n")
     assert kernel.without_gradient == (1,)
-    assert kernel.variables_read_in_backward == (0, 2)
+    assert kernel.read_in_backward == (0, 2)
     assert kernel.inputs[1].shape({"n": 17}) == (3,)
 
 

@@ -90,8 +90,8 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
-        asked.append(request["trial"])
-        return {"seconds": 1e-9 * math.prod(request["trial"]["inputs"][0].shape), "spent": 0.0}
+        asked.append(request["microbenchmark"])
+        return {"seconds": 1e-9 * math.prod(request["microbenchmark"]["inputs"][0].shape), "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
     return asked
@@ -121,7 +121,7 @@ def test_a_node_that_takes_too_long_is_cut_and_scaled(monkeypatch: pytest.Monkey
     asked: list[tuple[int, float | None]] = []
 
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
-        rows = request["trial"]["inputs"][0].shape[0]
+        rows = request["microbenchmark"]["inputs"][0].shape[0]
         asked.append((rows, request["once"]))
         return (
             {"too_long": 4.0, "once": 0.5, "spent": 0.0} if len(asked) == 1 else {"seconds": 1e-3 * rows, "spent": 0.0}
@@ -143,7 +143,7 @@ def test_packing_operator_is_measured_at_two_batches_and_extrapolated(
     asked: list[int] = []
 
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
-        asked.append(request["trial"]["inputs"][0].shape[0])
+        asked.append(request["microbenchmark"]["inputs"][0].shape[0])
         return {"seconds": fixed + row * asked[-1], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
@@ -158,7 +158,7 @@ def test_a_gradient_packs_the_parameters_of_its_operator(monkeypatch: pytest.Mon
     asked: list[int] = []
 
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
-        asked.append(request["trial"]["inputs"][0].shape[0])
+        asked.append(request["microbenchmark"]["inputs"][0].shape[0])
         return {"seconds": 1e-3 + 1e-6 * asked[-1], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
@@ -209,7 +209,7 @@ def test_operator_that_streams_memory_takes_longer_than_its_parts(
         asked.append(request)
         if "streaming" in request:
             return {"streaming": 4e-11, "spent": 0.0}
-        return {"seconds": 1e-6 * request["trial"]["inputs"][0].shape[0], "spent": 0.0}
+        return {"seconds": 1e-6 * request["microbenchmark"]["inputs"][0].shape[0], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
     timer, moved = TimerClient(mx.cpu()), 3 * 4 * 16384 * rows
@@ -232,7 +232,7 @@ def _sizes_asked_for(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
     asked = measure.ask
 
     def watched(ctx: mx.Context, request: Any, *more: Any) -> Any:
-        sizes.update(item.shape for item in request.get("trial", {"inputs": ()})["inputs"])
+        sizes.update(item.shape for item in request.get("microbenchmark", {"inputs": ()})["inputs"])
         return asked(ctx, request, *more)
 
     monkeypatch.setattr(measure, "ask", watched)

@@ -33,7 +33,7 @@ DEADLY = Microbenchmark("broadcast_div", {}, (Variable((8,), INT32), Variable((8
 
 
 def request(microbenchmark: Microbenchmark) -> dict[str, Any]:
-    return {"trial": microbenchmark._asdict(), "once": None}
+    return {"microbenchmark": microbenchmark._asdict(), "once": None}
 
 
 def seconds(microbenchmark: Microbenchmark = FINE) -> float:
@@ -231,7 +231,8 @@ HEAD = """
 import os, signal, sys
 import mxnet as mx
 from echo.frontend import measurement_process
-FINE = {"trial": {"op": "tanh", "attrs": {}, "inputs": [[[8, 8]]], "outputs": [0], "forward": "", "forward_inputs": [],
+FINE = {"microbenchmark": {"op": "tanh", "attrs": {}, "inputs": [[[8, 8]]], "outputs": [0], "forward": "",
+                  "forward_inputs": [],
                   "hot": True, "heavy": False, "bytes": 512}, "once": None}
 """
 

@@ -11,7 +11,7 @@ import pytest
 from echo.meter import timer
 from echo.meter import timer as module
 from echo.meter.capi import Microbenchmark, Variable
-from echo.meter.timer import CACHED_BYTES, LAUNCH, Clock, Sample, race
+from echo.meter.timer import CACHED_BYTES, LAUNCH, OperatorTimer, Sample, race
 from tests.meter.fake_time import fake_time
 
 ONE, FORWARD, CALL = 4e-4, 3e-4, 1e-4  # seconds of a copy, of the operator next to it, of a call
@@ -71,20 +71,20 @@ def microbenchmark(op: str = "slow", **more: Any) -> Microbenchmark:
 
 @pytest.mark.parametrize("hot", [True, False])
 def test_a_call_is_taken_off(hot: bool, machine: Machine) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     once = clock.once(microbenchmark(hot=hot))
     assert once.seconds == pytest.approx(CALL + ONE)
     assert clock.seconds(microbenchmark(hot=hot), once).seconds == pytest.approx(ONE)
 
 
 def test_the_operator_next_to_a_gradient_is_taken_off(machine: Machine) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False)
     assert clock.seconds(gradient, Sample(CALL + FORWARD + ONE)).seconds == pytest.approx(ONE)
 
 
 def test_time_of_restoring_overwritten_input_is_taken_off(machine: Machine) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False, over=0)
     assert clock.seconds(gradient, Sample(CALL + FORWARD + OVER + ONE)).seconds == pytest.approx(ONE)
 
@@ -92,7 +92,7 @@ def test_time_of_restoring_overwritten_input_is_taken_off(machine: Machine) -> N
 @pytest.mark.parametrize("beside", ["", "forward"])
 @pytest.mark.parametrize(("op", "more"), [("long", 0), ("slow", 1)])
 def test_a_product_that_stands_out_is_not_run_again(op: str, more: int, beside: str, machine: Machine) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     clock.seconds(microbenchmark("fast"), Sample(CALL))  # which finds what a call takes
     inputs = (Variable((64, 64)),) if beside else ()
     product = microbenchmark(op, forward=beside, forward_inputs=inputs, hot=False, heavy=True)
@@ -105,7 +105,7 @@ def test_a_product_that_stands_out_is_not_run_again(op: str, more: int, beside: 
 def test_a_product_that_was_slow_next_to_its_gradient_is_not_taken_off_whole(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     shape = (Variable((64, 64)),)
     clock.once(Microbenchmark("forward", {}, shape, heavy=True))
     gradient = Microbenchmark("long", {}, (0,), forward="forward", forward_inputs=shape, heavy=True)
@@ -129,14 +129,14 @@ def slowed(made: Any) -> Any:
 
 
 def test_noise_is_no_time(machine: Machine) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     assert clock.seconds(microbenchmark("fast"), clock.once(microbenchmark("fast"))).seconds == pytest.approx(
         LAUNCH / 10
     )
 
 
 def test_copies_stand_out_and_stay_within_memory(machine: Machine) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     clock.seconds(microbenchmark("fast"), Sample(CALL))
     assert max(machine.ran) == 64
     clock.seconds(microbenchmark("fast", hot=False), Sample(CALL))
@@ -147,19 +147,19 @@ def test_copies_stand_out_and_stay_within_memory(machine: Machine) -> None:
 
 def test_copies_on_a_gpu_exceed_its_caches(machine: Machine) -> None:
     machine.device = (2, 0)
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     clock.seconds(microbenchmark("fast", bytes=6 << 20), Sample(CALL))
     assert machine.ran[-1] == 21
 
 
 @pytest.mark.parametrize(("seconds", "heavy", "times"), [(0.03, False, 10.0), (0.03, True, 0.0), (0.008, False, 0.0)])
 def test_long_run_says_how_many_times_too_long(seconds: float, heavy: bool, times: float, machine: Machine) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     assert clock.too_long(microbenchmark(heavy=heavy), seconds) == pytest.approx(times)
 
 
 def test_arrays_are_used_again(machine: Machine) -> None:
-    clock = Clock(machine)  # type: ignore[arg-type]
+    clock = OperatorTimer(machine)  # type: ignore[arg-type]
     clock.once(microbenchmark())
     clock.once(microbenchmark("fast"))
     assert len(machine.made) == 1
@@ -170,7 +170,7 @@ def test_arrays_are_used_again(machine: Machine) -> None:
 
 
 def test_streaming_is_memory_time_less_cache_time(machine: Machine) -> None:
-    assert Clock(machine).streaming() == pytest.approx(STREAMED - CACHED, rel=1e-3)  # type: ignore[arg-type]
+    assert OperatorTimer(machine).streaming() == pytest.approx(STREAMED - CACHED, rel=1e-3)  # type: ignore[arg-type]
 
 
 class RaceMachine:

@@ -10,13 +10,13 @@ import pytest
 
 from echo import native
 from echo.frontend.install import install_hook
-from echo.native.watch import FailedError, Library, Watch, told
+from echo.native.watch import FailedError, Watch, WatchLibrary, told
 
 
 @pytest.fixture(scope="module")
-def library() -> Library:
+def library() -> WatchLibrary:
     assert install_hook() == ""
-    return Library(native.hook_library(), mxnet.libinfo.find_lib_path()[0])
+    return WatchLibrary(native.hook_library(), mxnet.libinfo.find_lib_path()[0])
 
 
 def arrays(count: int = 2) -> list[Any]:
@@ -28,7 +28,7 @@ def handles(seen: Sequence[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_the_array_that_was_written_is_named(which: int, library: Library) -> None:
+def test_the_array_that_was_written_is_named(which: int, library: WatchLibrary) -> None:
     seen = arrays()
     watch = Watch(library, ["the first", "the second\nof them"])
     record = watch.record(handles(seen))
@@ -38,7 +38,7 @@ def test_the_array_that_was_written_is_named(which: int, library: Library) -> No
     assert watch.record(handles(seen)).changed() == "", "a new record begins again"
 
 
-def test_reading_is_no_change(library: Library) -> None:
+def test_reading_is_no_change(library: WatchLibrary) -> None:
     seen = arrays()
     record = Watch(library, ["a", "b"]).record(handles(seen))
     (seen[0] + seen[1]).wait_to_read()
@@ -46,14 +46,14 @@ def test_reading_is_no_change(library: Library) -> None:
 
 
 @pytest.mark.parametrize("digests", [True, False])
-def test_a_write_of_the_same_values_counts_without_digests(digests: bool, library: Library) -> None:
+def test_a_write_of_the_same_values_counts_without_digests(digests: bool, library: WatchLibrary) -> None:
     seen = arrays(1)
     record = Watch(library, ["a"], digests).record(handles(seen))
     seen[0][:] = 1
     assert record.changed() == ("" if digests else "a")
 
 
-def test_a_watch_may_go_before_its_records(library: Library) -> None:
+def test_a_watch_may_go_before_its_records(library: WatchLibrary) -> None:
     seen = arrays(1)
     record = Watch(library, ["a"]).record(handles(seen))
     seen[0][:] = 2

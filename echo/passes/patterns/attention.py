@@ -15,7 +15,7 @@ from echo.passes.patterns.single_operators import LEAST_DROPPED, drawing
 _ALL = "16777216"  # more keys than there are; still a whole number in float32
 
 
-class _Weights(NamedTuple):
+class _AttentionWeights(NamedTuple):
     """Weights [N,Tq,Tk]: their softmax, Dropout and factor, and the ``shaped`` entries on the way to the product."""
 
     softmax: Entry
@@ -57,7 +57,7 @@ def _first_outputs(replaced: frozenset[int]) -> set[Entry]:
     return {Entry(number) for number in replaced}
 
 
-def _weights(view: View, entry: Entry) -> _Weights | str | None:
+def _weights(view: View, entry: Entry) -> _AttentionWeights | str | None:
     nodes: set[int] = set()
     shaped: list[Entry] = []
     dropout: int | None = None
@@ -68,7 +68,7 @@ def _weights(view: View, entry: Entry) -> _Weights | str | None:
             return None
         nodes.add(entry.node)
         if node.op == "softmax":
-            return _Weights(entry, dropout, factor, frozenset(nodes), tuple(shaped))
+            return _AttentionWeights(entry, dropout, factor, frozenset(nodes), tuple(shaped))
         if node.op in ("Reshape", "reshape"):
             shaped.append(entry)
             entry = node.inputs[0]
@@ -89,7 +89,7 @@ def _weights(view: View, entry: Entry) -> _Weights | str | None:
             return None
 
 
-def _scores(view: View, weights: _Weights) -> scores_of.Scores | str | None:
+def _scores(view: View, weights: _AttentionWeights) -> scores_of.Scores | str | None:
     softmax = view.node(weights.softmax)
     lengths = softmax.inputs[1] if is_true(softmax.attrs, "use_length") else None
     dtype = softmax.attrs.get("dtype", "None")
@@ -131,7 +131,12 @@ def _multiplied(view: View, scores: scores_of.Scores, factor: Entry) -> scores_o
 
 
 def _fusion(
-    view: View, number: int, weighted: Result, weights: _Weights, scores: scores_of.Scores, replaced: frozenset[int]
+    view: View,
+    number: int,
+    weighted: Result,
+    weights: _AttentionWeights,
+    scores: scores_of.Scores,
+    replaced: frozenset[int],
 ) -> Fusion:
     built = Built(view.graph.nodes[number].name)
     operands = Operands.of(view, built, weighted, scores.product)
