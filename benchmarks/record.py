@@ -18,9 +18,17 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def save(name: str, rows: list[dict[str, Any]], packages: tuple[str, ...] = ()) -> Path:
-    """Writes ``benchmarks/results/NAME.json`` and returns its path; ``packages`` are more whose versions matter."""
-    RESULTS.mkdir(exist_ok=True)
+    """Writes ``benchmarks/results/NAME.json`` and returns its path; ``packages`` are more whose versions matter.
+
+    If files differ from the commit, the results are not those of a commit: they go to ``out/NAME.json``, unless the
+    variable ``DIRTY=1`` asks for the usual place.
+    """
     path = RESULTS / f"{name}.json"
+    if commit().endswith("-dirty") and os.environ.get("DIRTY") != "1":
+        path = RESULTS.parents[1] / "out" / path.name
+        print(f"note: files differ from the commit, so the results go to {path} (DIRTY=1 replaces those in {RESULTS})",
+              file=sys.stderr)  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
     value = {"benchmark": name, **_circumstances(packages), "rows": rows}
     written = path.with_suffix(".new")  # a run that is killed leaves the old file or the new one
     written.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -28,6 +28,7 @@ FOUND = {"planned": 1, "total": 2}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setenv("DIRTY", "1")  # of whatever tree these tests run in
     return tmp_path
 
 

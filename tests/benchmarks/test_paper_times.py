@@ -24,6 +24,7 @@ def test_every_reduced_workload_is_a_published_one() -> None:
 
 def test_steps_of_all_ways_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setenv("DIRTY", "1")  # of whatever tree these tests run in
     monkeypatch.setattr(steps, "REDUCED", {"nmt": ("small", SMALL["nmt"])})
     monkeypatch.setattr(steps, "measured", lambda model, full=steps.measured: full(model, 3))
     (row,) = steps.run()
@@ -45,6 +46,7 @@ def test_windows_go_through_the_text_once() -> None:
 def test_every_way_trains_to_the_perplexity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a few words that come again and again it takes some updates."""
     monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setenv("DIRTY", "1")  # of whatever tree these tests run in
     words = np.tile(np.array([1, 2, 3, 4, 5], np.float32), 200)
     fakes: dict[str, Any] = {"HIDDEN": 8, "STEPS": 5, "BATCH": 4, "RATE": 0.05, "PERPLEXITY": 2.0, "_TURN": 0.02,
                              "text": lambda: (words, words[:100], 6)}  # fmt: skip

@@ -23,6 +23,7 @@ def test_an_unknown_name_ends_the_program() -> None:
 
 def test_a_damaged_file_ends_the_program_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(record, "commit", lambda: "unknown")
     record.save("some", [{"model": "a"}])
     assert record.load("some")["rows"] == [{"model": "a"}]
     assert [path.name for path in tmp_path.iterdir()] == ["some.json"]
@@ -34,6 +35,10 @@ def test_a_damaged_file_ends_the_program_with_its_path(tmp_path: Path, monkeypat
 def test_committed_results_are_those_of_git_not_of_the_last_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tmp_path = tmp_path / "project"
+    tmp_path.mkdir()
+    record.commit.cache_clear()
+
     def git(*arguments: str) -> None:
         subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a", *arguments], check=True,
                        capture_output=True)  # fmt: skip
@@ -52,4 +57,9 @@ def test_committed_results_are_those_of_git_not_of_the_last_run(
     git("add", ".")
     record.commit.cache_clear()
     assert record.commit().endswith("-dirty")
+    path = tmp_path.parent / "out" / "some.json"
+    assert record.save("some", [{"model": "of no commit"}]) == path
+    assert record.load("some")["rows"] == [{"model": "later"}]
+    monkeypatch.setenv("DIRTY", "1")
+    assert record.save("some", [{"model": "asked for"}]) == tmp_path / "results" / "some.json"
     record.commit.cache_clear()
