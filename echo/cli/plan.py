@@ -182,7 +182,7 @@ def _save(found: "Plan", symbol: Any, save: Optional[str], netron: Optional[str]
 # ``mxecho schedule``: a training graph of any framework within a memory budget.
 
 _SCHEDULING = 60.0  # seconds that a schedule may take
-_MOST_HELD = 5  # maps that an error names
+_MOST_HELD = 5  # feature maps that an error names
 
 
 def schedule(
@@ -282,7 +282,7 @@ def render_schedule(graph: "DataGraph", policy: str, budget: int, solved: "Solve
 
 
 def held_at_peak(training: "TrainingGraph", solved: "Solved") -> str:
-    """The largest maps in memory at the step with the most live bytes, as a text."""
+    """The largest feature maps in memory at the step with the most live bytes, as a text."""
     from echo.ir.schedule import steps_of
 
     order = [step.node for step in steps_of(training, solved.splits)]

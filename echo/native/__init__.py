@@ -103,8 +103,9 @@ def planner_library() -> ctypes.CDLL:
 class Allowed(NamedTuple):
     """The marks that the hook applies; it refuses a graph with any other.
 
-    ``again`` are the operators that may run again. Of those in ``all_outputs`` every output may be read from the clone,
-    of others the first alone. ``exchanges`` are the pairs of gradients that may be exchanged, as ``OLD>NEW``.
+    ``again`` are the operators that may be recomputed. Of those in ``all_outputs`` every output may be read from
+    the clone, of others the first alone. ``exchanges`` are the pairs of gradients that may be exchanged, as
+    ``OLD>NEW``.
     """
 
     again: Iterable[str] = ()

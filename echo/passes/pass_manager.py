@@ -294,8 +294,8 @@ def _(selection: Selection, before: Mapping[type, Any]) -> None:
     offered = _offered(candidates)
     _expect(selection.recompute <= offered, "recomputed maps to be among the candidates")
     _expect(candidates.must_recompute <= selection.recompute, "what the user insists on to be recomputed")
-    _expect(set(selection.runs) <= {entry.node for entry in offered}, "only candidates to run again")
-    _expect(all(times > 0 for times in selection.runs.values()), "what runs again to do so once or more")
+    _expect(set(selection.runs) <= {entry.node for entry in offered}, "only candidates to be recomputed")
+    _expect(all(times > 0 for times in selection.runs.values()), "recomputed nodes to run once or more")
     with_clones(training, selection.recompute, selection.splits)  # every reader finds what it reads, before it
 
 

@@ -63,7 +63,7 @@ class Frontier:
         from echo.system.terminal import text_of
 
         table = Table(title="frontier", title_justify="left")
-        for heading in ("budget MB", "total MB", "planned MB", "time", "of it recomputation", "operators run again"):
+        for heading in ("budget MB", "total MB", "planned MB", "time", "of it recomputation", "recomputed nodes"):
             table.add_column(heading, justify="right")
         for row in self.to_json():
             sizes = (megabytes(row[name]) for name in ("budget", "total", "planned"))

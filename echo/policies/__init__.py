@@ -73,7 +73,7 @@ class UserPolicy:
             raise OptionError(f"policy {self.name}: {name!r}: expected positions of backward nodes, ascending, "
                               f"got {positions!r}")  # fmt: skip
         if len(checked) > 1 and not problem.may_split:
-            raise OptionError(f"policy {self.name}: {name!r}: expected one position, since each node runs again at "
+            raise OptionError(f"policy {self.name}: {name!r}: expected one position, since each node is recomputed at "
                               f"most once here, got {positions!r}")  # fmt: skip
         return int(number), checked
 

@@ -23,7 +23,7 @@ _MOST_SAMPLES = 1500  # of a line; each is the highest of its neighbours
 WIDTH = 900  # pixels, where there is no page that knows better
 _HEIGHT, _OVERVIEW = 260, 46
 _NEAR_AT, _LINE = 0.16, 0.07  # parts of the width and the height that words for a peak take
-# no color stands for two things: graphs have none of the kinds, and roles of a segment only those of the same maps
+# no color stands for two things: graphs have none of the kinds, roles of a segment those of the same feature maps
 GRAPH_COLORS = {STOCK: "#8c8c8c", PLANNED: "#4b3fe4", MIRROR: "#c71585"}
 KIND_COLORS = {
     kinds.FEATURE_MAPS: "#2f7ed8", kinds.OUTPUT_GRADIENTS: "#e0861a", kinds.RECOMPUTED: "#3f9c55",
@@ -279,7 +279,7 @@ def _plan_point(row: Mapping[str, float], name: str, seconds: float) -> dict[str
 
 
 def segment(drawn: Segment) -> Spec:
-    """Operators of a segment from the top down, as points with names: what becomes of their maps."""
+    """Operators of a segment from the top down, as points with names, and the decisions on their feature maps."""
     rows = [_operator(operator) for operator in drawn.operators]
     lines = [{**{axis: rows[a][axis] for axis in "xy"}, "x2": rows[b]["x"], "y2": rows[b]["y"]} for a, b in drawn.edges]
     widest = max(Counter(operator.rank for operator in drawn.operators).values())
@@ -323,7 +323,7 @@ def _operator(drawn: Operator) -> dict[str, Any]:
 
 
 def _points(rows: Sequence[Mapping[str, Any]]) -> Spec:
-    """The operators, coloured by what becomes of their maps; those that gradients read are squares."""
+    """The operators, coloured by the decisions on their feature maps; those that gradients read are squares."""
     shapes = {"domain": ["read by a gradient", "read by no gradient"], "range": ["square", "circle"]}
     legend = {"orient": "top", "title": None, "columns": 4, "symbolOpacity": 1}
     grey = {**legend, "symbolFillColor": "#888888", "symbolStrokeColor": "#888888"}

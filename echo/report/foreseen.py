@@ -112,7 +112,7 @@ def _parts(plan: Plan, memory: Memory, process: Process, spaces: int) -> dict[st
 
 
 def _largest(plan: Plan) -> int:
-    """The bytes of the largest map, or matrix of weights, that oneDNN may lay out again."""
+    """The bytes of the largest feature map, or matrix of weights, that oneDNN may lay out again."""
     if not any(op in plan.key.operators for op in _LAID_OUT):
         return 0
     maps = (decision.bytes for decision in plan.decisions if decision.op in _LAID_OUT)

@@ -133,14 +133,14 @@ def treemap(usage: Usage, layer: Layer = layer_of, most: int = 0) -> Mapping[str
     }
 
 
-# Decisions of a plan in groups: alike maps of alike layers with one reason are one row.
+# Decisions of a plan in groups: alike feature maps of alike layers with one reason are one row.
 
 _NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Decisions on ``count`` maps whose names and reasons differ in numbers; ``bytes`` and ``seconds`` are sums."""
+    """Decisions on ``count`` feature maps with names and reasons that differ in numbers; bytes and seconds are sums."""
 
     name: str
     op: str
@@ -305,7 +305,7 @@ def save_over_step(profile: Profiled, path: str | os.PathLike[str], title: str =
 
 
 def save_segment(profile: Profiled, path: str | os.PathLike[str], title: str = "") -> None:
-    """Draws one segment of echo's graph: stashed and recomputed maps, and those that gradients read.
+    """Draws one segment of echo's graph: stashed and recomputed feature maps, and those that gradients read.
 
     Raises:
         OptionError: the profile has none, or as `save`.

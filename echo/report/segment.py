@@ -1,4 +1,4 @@
-"""One segment of a planned training graph: light operators between heavy ones, and what becomes of their maps.
+"""One segment of a planned training graph: light operators between heavy ones, and their feature maps.
 
 `segment_of` chooses and lays it out, `echo.report.charts.segment` draws it.
 """
@@ -25,8 +25,8 @@ _SWEEPS = 4  # over the ranks, to bring neighbours together
 class Operator:
     """An operator of the forward pass: ``bytes`` are those of its outputs, ``role`` is one of `ROLES`.
 
-    ``read`` says whether a gradient reads its map, from memory or recomputed. ``count`` alike operators are one. It is
-    drawn in line ``rank``, counted from the top, at ``place`` between 0 and 1.
+    ``read`` says whether a gradient reads its feature map, from memory or recomputed. ``count`` alike operators are
+    one. It is drawn in line ``rank``, counted from the top, at ``place`` between 0 and 1.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Segment:
 def segment_of(training: TrainingGraph) -> Segment | None:
     """The segment in which the most bytes are recomputed, or else stashed; None where there is no light operator.
 
-    Of a large one, the operators around its largest such map are taken.
+    Of a large one, the operators around its largest such feature map are taken.
     """
     facts = _Facts(training)
     segments = facts.segments()

@@ -27,7 +27,7 @@ from tests.support.cases import special_case
 from tests.support.fake_frontend import FakeFramework
 
 MODEL = SMALL["nmt"]()
-NOBODY = FakeFramework(special_case("slices").training)  # who is asked about fused operators alone
+FRAMEWORK = FakeFramework(special_case("slices").training)  # asked only about fused operators
 
 
 @pytest.fixture
@@ -104,8 +104,8 @@ def write(path: Path, value: Any, key: str = "key") -> None:
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
-    assert plan_cache.load("key", graph, NOBODY) == found(with_marks_of(plan, graph, marked), marked, graph)
-    assert plan_cache.load("another", graph, NOBODY) is None
+    assert plan_cache.load("key", graph, FRAMEWORK) == found(with_marks_of(plan, graph, marked), marked, graph)
+    assert plan_cache.load("another", graph, FRAMEWORK) is None
     assert [path.name for path in folder.iterdir()] == ["key.json"]
 
 
@@ -203,13 +203,13 @@ def test_a_damaged_file_is_ignored_and_written_again(
 
 def check_ignored(plan: Plan, graph: Graph, marked: Graph, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        assert plan_cache.load("key", graph, NOBODY) is None
+        assert plan_cache.load("key", graph, FRAMEWORK) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert f"{path} is ignored, and its content is made again: " in record.getMessage()
     kept = with_marks_of(plan, graph, marked)
     plan_cache.save("key", found(kept, marked, graph))
-    assert plan_cache.load("key", graph, NOBODY) == found(kept, marked, graph)
+    assert plan_cache.load("key", graph, FRAMEWORK) == found(kept, marked, graph)
 
 
 @pytest.mark.slow
@@ -227,9 +227,9 @@ def test_every_flipped_bit_is_noticed(folder: Path, plan: Plan) -> None:
             data[place] ^= bits
         if bytes(data) != whole:
             path.write_bytes(data)
-            assert plan_cache.load("key", graph, NOBODY) is None, flip
+            assert plan_cache.load("key", graph, FRAMEWORK) is None, flip
     path.write_bytes(whole)
-    assert plan_cache.load("key", graph, NOBODY) is not None
+    assert plan_cache.load("key", graph, FRAMEWORK) is not None
 
 
 def test_chunks_come_back_next_to_the_plan(folder: Path, plan: Plan) -> None:
@@ -237,11 +237,11 @@ def test_chunks_come_back_next_to_the_plan(folder: Path, plan: Plan) -> None:
     kept = with_marks_of(plan, graph, marked)
     for chunks in ((64, 0, 4096), ()):
         plan_cache.save("key", found(kept, marked, graph, chunks))
-        assert plan_cache.load("key", graph, NOBODY) == found(kept, marked, graph, chunks)
+        assert plan_cache.load("key", graph, FRAMEWORK) == found(kept, marked, graph, chunks)
     value = value_in(folder / "key.json")
     del value["chunks"]
     write(folder / "key.json", value)
-    assert plan_cache.load("key", graph, NOBODY) == found(kept, marked, graph)
+    assert plan_cache.load("key", graph, FRAMEWORK) == found(kept, marked, graph)
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -265,10 +265,10 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     value = value_in(path)
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
     write(path, wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0", RANGE_ATTRIBUTE: "4"}]]))
-    assert plan_cache.load("key", graph, NOBODY) is None
+    assert plan_cache.load("key", graph, FRAMEWORK) is None
     ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing is recomputed
     plan_cache.save("key", found(with_marks_of(plan, graph, ranges), ranges, graph))
-    assert plan_cache.load("key", graph, NOBODY) is not None
+    assert plan_cache.load("key", graph, FRAMEWORK) is not None
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(
@@ -277,4 +277,4 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
     graph, _ = stored(plan)
-    assert plan_cache.load("key", graph, NOBODY) is None
+    assert plan_cache.load("key", graph, FRAMEWORK) is None
