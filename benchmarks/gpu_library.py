@@ -43,6 +43,7 @@ def using_library(path: Path) -> Iterator[None]:
     """Calls of `echo.kernels` go to this library."""
     before = library.kernels_library
     opened = ctypes.CDLL(str(path))
+    library.set_places(opened, *library.cuda_places().values())
     library.kernels_library = lambda: opened  # type: ignore[assignment]
     library._of_backend.cache_clear()
     try:

@@ -181,7 +181,6 @@ STATE = {
     "echo/frontend/mxnet_settings.py": "MXNet's variables and a flag, which threads share: locks, and how many have it "
     "off; belongs to the thread: that its operators draw from one space",
     "echo/frontend/install.py": "it is installed once: a lock; MXNet is marked by the copy of echo that works on it",
-    "echo/kernels/library.py": "where PTX and NVRTC are, in variables that processes which it starts inherit",
     "echo/native/__init__.py": "the library whose functions MXNet calls; belongs to the thread: its captures",
     "echo/passes/pass_manager.py": "belongs to the thread: the folder into which its plannings are traced",
     "echo/plans/options.py": "policies of users, by which keys of plans tell them apart",
@@ -207,7 +206,6 @@ CACHES = {
     "echo.ir.training_node.tensor_type": "of a shape and a flag",
     "echo.kernels.cuda.ptx.kernels": "of the sources in a native library",
     "echo.kernels.cuda.ptx.texts": "of the sources in a native library",
-    "echo.kernels.library._show_nvrtc": "where a library is that a process opens once",
     "echo.kernels.library._of_backend": "a native library, loaded once",
     "echo.kernels.library.kernels_library": "a native library, loaded once",
     "echo.kernels.library._function": "of a native library",

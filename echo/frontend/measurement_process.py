@@ -28,6 +28,7 @@ from echo import meter
 from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
 from echo.frontend.install import loaded_from
 from echo.frontend.mxnet_settings import FUSION_VARIABLE
+from echo.kernels.library import cuda_places
 from echo.system.threads import ONCE, PerThread
 
 logger = logging.getLogger("echo")
@@ -186,6 +187,7 @@ class _Running:
         parent_end, child_end = (_above_standard(end) for end in socket.socketpair())
         arguments = [interpreter, "-I", "-S", "-B", str(Path(meter.__file__).with_name("__main__.py"))]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
+        environment.update(cuda_places())
         environment[FUSION_VARIABLE] = "0"  # planned graphs run without it, too
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, child_end.fileno(), 0)]
         actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]

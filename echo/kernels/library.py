@@ -108,20 +108,34 @@ def kernels_library() -> ctypes.CDLL:
     Raises:
         NativeError: it was not built or cannot be loaded.
     """
-    folders = list(sys.modules["echo.kernels"].__path__)
-    library = load("libecho_kernels.so", folders)
-    # where this process and those that it starts find the PTX of CUDA kernels; the last is written to
-    places = [*(Path(folder) / "ptx" for folder in folders), cache_folder() / "ptx"]
-    os.environ["_ECHO_PTX_PATH"] = os.pathsep.join(map(str, places))
+    library = load("libecho_kernels.so", sys.modules["echo.kernels"].__path__)
+    set_places(library, *cuda_places().values())
     return library
+
+
+def cuda_places() -> dict[str, str]:
+    """Where the PTX of CUDA kernels and NVRTC are, as variables of a process that loads the kernels without Python.
+
+    The folders of PTX are separated by colons; the last one, which is in the cache, is written to.
+    """
+    folders = [*(Path(folder) / "ptx" for folder in sys.modules["echo.kernels"].__path__), cache_folder() / "ptx"]
+    nvrtc = of_wheels().get("libnvrtc.so.11.2", "")
+    return {"_ECHO_PTX_PATH": os.pathsep.join(map(str, folders)), "_ECHO_NVRTC": str(nvrtc)}
+
+
+def set_places(library: ctypes.CDLL, ptx: str, nvrtc: str) -> None:
+    """Has a library look for PTX and NVRTC there.
+
+    Raises:
+        NativeError: the library does not have the function.
+    """
+    function(library, "echo_cuda_places", None, ctypes.c_char_p, ctypes.c_char_p)(os.fsencode(ptx), os.fsencode(nvrtc))
 
 
 @functools.lru_cache(maxsize=None)
 def _of_backend(backend: str, purpose: str) -> Any:
     if backend not in ("cpu", "cuda"):
         raise KernelError(f"there is no backend {backend!r}, expected 'cpu' or 'cuda'")
-    if backend == "cuda":
-        _show_nvrtc()
     result = ctypes.c_int if purpose == "call" else ctypes.c_size_t
     return function(kernels_library(), f"echo_{backend}_{purpose}", result, ctypes.POINTER(EchoCall))
 
@@ -143,16 +157,9 @@ def put_ptx(family: str, folder: Path) -> None:
         KernelError: NVRTC is missing or refuses the sources, or the folder cannot be written to.
         NativeError: the library is missing or damaged.
     """
-    _show_nvrtc()
     put = function(kernels_library(), "echo_cuda_put_ptx", ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
     if put(family.encode(), os.fsencode(folder)):
         raise _error()
-
-
-@functools.lru_cache(maxsize=None)
-def _show_nvrtc() -> None:
-    """Names NVRTC of NVIDIA's wheel to the kernels' library, which opens it if it must and the process has none."""
-    os.environ["_ECHO_NVRTC"] = str(of_wheels().get("libnvrtc.so.11.2", ""))
 
 
 def level() -> str:
@@ -174,7 +181,6 @@ def why_not_on_cuda(device: int) -> str:
     Raises:
         NativeError: the library is missing or damaged.
     """
-    _show_nvrtc()
     ready = function(kernels_library(), "echo_cuda_ready", ctypes.c_int, ctypes.c_int)
     return str(_error()) if ready(device) else ""
 

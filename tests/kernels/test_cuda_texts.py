@@ -26,10 +26,8 @@ from echo.kernels import library
 from tests.kernels.cuda_emulation import Emulated
 
 driver, kernels, places, nvrtc = sys.argv[1:]
-if nvrtc != "real":
-    library.of_wheels = lambda: {"libnvrtc.so.11.2": nvrtc}
-library.kernels_library()
-os.environ.update(_ECHO_PTX_PATH=places, _ECHO_NVRTC="")  # also what this process inherited
+nvrtc = library.cuda_places()["_ECHO_NVRTC"] if nvrtc == "real" else nvrtc
+library.set_places(library.kernels_library(), places, nvrtc)
 backend = Emulated(Path(driver), Path(kernels))
 reason = library.why_not_on_cuda(0)
 print(reason or "ready")

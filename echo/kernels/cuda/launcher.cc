@@ -1,6 +1,7 @@
 // The C interface on CUDA devices: checks a call, finds its plan, enqueues it.
 #include <cstring>
 
+#include "nvrtc.h"
 #include "plans.h"
 #include "sources.h"
 #include "texts.h"
@@ -63,6 +64,8 @@ const char* echo_cuda_families() {
   }();
   return names.c_str();
 }
+
+void echo_cuda_places(const char* ptx, const char* nvrtc) { echo_cuda::set_places({ptx, nvrtc}); }
 
 int echo_cuda_put_ptx(const char* family, const char* folder) {
   return echo::kernels::guard([family, folder] { echo_cuda::put_ptx(family, folder); });

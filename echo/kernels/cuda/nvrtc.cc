@@ -4,6 +4,7 @@
 #include <locale.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <sstream>
 #include <vector>
 
@@ -30,6 +31,14 @@ struct Nvrtc {
   int (*log)(Program, char*);
 };
 
+std::mutex g_mutex;  // of what was set
+Places* g_set = nullptr;
+
+std::string variable(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
 template <typename Pointer>
 bool find(void* library, const char* name, Pointer* to) {
   *to = reinterpret_cast<Pointer>(dlsym(library, name));
@@ -38,10 +47,11 @@ bool find(void* library, const char* name, Pointer* to) {
 
 Nvrtc open() {
   void* library = nullptr;
-  const char* const of_wheel = std::getenv("_ECHO_NVRTC");  // by Python: the loader does not look into NVIDIA's wheels
+  const std::string of_wheel = places().nvrtc;  // the loader does not look into NVIDIA's wheels
   // CUDA 11.2 to 11.8 have the same name
-  for (const char* name : {"libnvrtc.so.11.2", "libnvrtc.so.11.1", "libnvrtc.so.11.0", of_wheel}) {
-    if (library == nullptr && name != nullptr && *name != '\0') library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  for (const std::string& name :
+       {std::string("libnvrtc.so.11.2"), std::string("libnvrtc.so.11.1"), std::string("libnvrtc.so.11.0"), of_wheel}) {
+    if (library == nullptr && !name.empty()) library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   if (library == nullptr) {
     throw DeviceError(
@@ -116,6 +126,18 @@ std::string cleaned(const std::string& ptx) {
 }
 
 }  // namespace
+
+Places places() {
+  const std::lock_guard<std::mutex> lock(g_mutex);
+  if (g_set != nullptr) return *g_set;
+  return {variable("_ECHO_PTX_PATH"), variable("_ECHO_NVRTC")};
+}
+
+void set_places(const Places& places) {
+  const std::lock_guard<std::mutex> lock(g_mutex);
+  delete g_set;
+  g_set = new Places(places);
+}
 
 std::string compiled(const std::string& family) {
   const Nvrtc& n = nvrtc();

@@ -28,10 +28,8 @@ std::string file_of(const std::string& family) { return "/" + family + "-" + sou
 // The last line of a file shows that it is whole.
 const std::string_view kLastLine = "// end\n";
 
-// Folders of PTX files, by Python; the last one is the user's cache.
 std::vector<std::string> folders() {
-  const char* const text = std::getenv("_ECHO_PTX_PATH");
-  std::istringstream all(text == nullptr ? "" : text);
+  std::istringstream all(places().ptx);
   std::vector<std::string> found;
   for (std::string each; std::getline(all, each, ':');) found.push_back(each);
   return found;

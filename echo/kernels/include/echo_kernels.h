@@ -49,6 +49,9 @@ __attribute__((visibility("default"))) int echo_cuda_ready(int device);
 // The CUDA kernels come in families, each compiled by NVRTC to a file of PTX. The names of the families, with spaces between
 // them; and writes the file of one into a folder, unless it is there: 0, or 1, then echo_kernels_error says why not.
 __attribute__((visibility("default"))) const char* echo_cuda_families(void);
+// Folders of such files, separated by colons, of which the last is written to; and the file of NVRTC that is opened if the
+// process has no other.
+__attribute__((visibility("default"))) void echo_cuda_places(const char* ptx, const char* nvrtc);
 __attribute__((visibility("default"))) int echo_cuda_put_ptx(const char* family, const char* folder);
 
 // Bytes that a call needs as workspace (its tensors need no data for this); SIZE_MAX where the call is wrong.
