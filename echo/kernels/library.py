@@ -140,14 +140,14 @@ def _of_backend(backend: str, purpose: str) -> Any:
     return function(kernels_library(), f"echo_{backend}_{purpose}", result, ctypes.POINTER(EchoCall))
 
 
-def cuda_families() -> tuple[str, ...]:
-    """The names of the families of CUDA kernels.
+def ptx_files() -> dict[str, str]:
+    """For each family of CUDA kernels, the name of the file with its PTX, which differs with the sources.
 
     Raises:
         NativeError: the library is missing or damaged.
     """
-    names: bytes = function(kernels_library(), "echo_cuda_families", ctypes.c_char_p)()
-    return tuple(names.decode().split())
+    names: bytes = function(kernels_library(), "echo_cuda_ptx_files", ctypes.c_char_p)()
+    return {name.partition("-")[0]: name for name in names.decode().split()}
 
 
 def put_ptx(family: str, folder: Path) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from echo.kernels.cuda import ptx
-from echo.kernels.library import cuda_families
+from echo.kernels.library import ptx_files
 from tests.kernels import grid_barrier
 
 
@@ -15,7 +15,7 @@ def test_every_source_is_in_the_library() -> None:
     listed = re.findall(r'^  X\(\w+, "([^"]+)", "[./]*"\)', (ptx.HERE / "sources.cc").read_text(), re.MULTILINE)
     assert listed == [path.name for path in ptx.sources()]
     with_kernels = [path.stem for path in ptx.sources() if f"#if ECHO_IN({path.stem})" in path.read_text()]
-    assert list(cuda_families()) == with_kernels
+    assert list(ptx_files()) == with_kernels
     assert all(f'"{family}.cuh"' in (ptx.HERE / "kernels.cu").read_text() or family == "attention"
                for family in with_kernels)  # fmt: skip
 
@@ -79,7 +79,7 @@ def test_assembles_without_spills(architecture: str) -> None:
     if not ptxases:
         pytest.skip(f"no ptxas here knows {architecture}: make sass installs one for sm_50 to sm_90")
     for ptxas in ptxases:
-        files = map(ptx.put, cuda_families())
+        files = map(ptx.put, ptx_files())
         kernels = {name: row for path in files for name, row in ptx.assemble(ptxas, path, architecture).items()}
         assert len(kernels) > 80
         assert {name: spilled for name, (_, spilled) in kernels.items() if spilled} == {}, ptxas

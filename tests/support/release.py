@@ -53,19 +53,14 @@ def faults(wheel: Path, sources: Path, platform: str) -> list[str]:
 
 
 def kernels_faults(wheel: Path) -> list[str]:
-    """The families of CUDA kernels that the library of a wheel does not find in the wheel, each in one line."""
+    """The files of PTX that the kernels' library of a wheel lacks in the wheel, or that it does not know."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-        kernels = Path(folder) / "echo" / "kernels"
-        before = set((kernels / "ptx").glob("*.ptx"))
-        library = ctypes.CDLL(str(kernels / "libecho_kernels.so"))
-        library.echo_cuda_families.restype = ctypes.c_char_p
-        families = library.echo_cuda_families().decode().split()
-        for family in families:
-            library.echo_cuda_put_ptx(family.encode(), str(kernels / "ptx").encode())  # only what is not there
-        there = {path.name.rpartition("-")[0] for path in before & set((kernels / "ptx").glob("*.ptx"))}
-        found = [f"{wheel.name} has no PTX of the family {name}: make ptx" for name in families if name not in there]
-        return found + ([] if len(before) == len(families) else [f"{wheel.name} has {len(before)} files of PTX"])
+        library = ctypes.CDLL(archive.extract("echo/kernels/libecho_kernels.so", folder))
+        library.echo_cuda_ptx_files.restype = ctypes.c_char_p
+        known = {f"echo/kernels/ptx/{name}" for name in library.echo_cuda_ptx_files().decode().split()}
+        packed = {name for name in archive.namelist() if name.endswith(".ptx")}
+    found = [f"{wheel.name} lacks {name}: make ptx" for name in sorted(known - packed)]
+    return found + [f"{wheel.name} brings {name}, which is of other sources" for name in sorted(packed - known)]
 
 
 def bill(wheel: Path, extra: str) -> dict[str, Any]:

@@ -56,10 +56,11 @@ int echo_cuda_ready(int device) {
   return echo::kernels::guard([device] { echo_cuda::try_device(device); });
 }
 
-const char* echo_cuda_families() {
+const char* echo_cuda_ptx_files() {
   static const std::string& names = *[] {
     auto* made = new std::string;
-    for (const std::string& family : echo_cuda::families()) *made += (made->empty() ? "" : " ") + family;
+    for (const std::string& family : echo_cuda::families())
+      *made += (made->empty() ? "" : " ") + echo_cuda::file_of(family);
     return made;
   }();
   return names.c_str();

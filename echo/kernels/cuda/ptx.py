@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Iterable
 
 from echo.errors import EchoError
-from echo.kernels.library import cuda_families, put_ptx
+from echo.kernels.library import ptx_files, put_ptx
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / "ptx"
@@ -49,7 +49,7 @@ def put(family: str, folder: Path = FOLDER) -> Path:
         KernelError: there is no NVRTC 11, or it refuses the sources.
     """
     put_ptx(family, folder)
-    return max(folder.glob(f"{family}-*.ptx"), key=lambda path: path.stat().st_mtime_ns)
+    return folder / ptx_files()[family]
 
 
 @functools.lru_cache(maxsize=None)
@@ -59,7 +59,7 @@ def texts() -> dict[str, str]:
     Raises:
         KernelError: a family is not there and cannot be compiled.
     """
-    return {family: put(family).read_text(encoding="ascii") for family in cuda_families()}
+    return {family: put(family).read_text(encoding="ascii") for family in ptx_files()}
 
 
 @functools.lru_cache(maxsize=None)
@@ -156,8 +156,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         paths = []
-        for number, family in enumerate(cuda_families(), 1):
-            print(f"CUDA kernels {number}/{len(cuda_families())}: {family}", flush=True)
+        for number, family in enumerate(ptx_files(), 1):
+            print(f"CUDA kernels {number}/{len(ptx_files())}: {family}", flush=True)
             paths.append(put(family))
     except EchoError as error:
         print(f"error: {error}", file=sys.stderr)

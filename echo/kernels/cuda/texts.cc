@@ -23,8 +23,6 @@
 namespace echo_cuda {
 namespace {
 
-std::string file_of(const std::string& family) { return "/" + family + "-" + sources_digest() + ".ptx"; }
-
 // The last line of a file shows that it is whole.
 const std::string_view kLastLine = "// end\n";
 
@@ -69,14 +67,15 @@ bool make_folder(const std::string& path) {
 
 // In one step: a reader sees the whole file or none.
 bool write(const std::string& folder, const std::string& name, const std::string& content) {
-  std::string path = folder + name + ".XXXXXX";
+  std::string path = folder + "/" + name + ".XXXXXX";
   const int file = make_folder(folder) ? mkstemp(&path[0]) : -1;
   if (file < 0) return false;
   size_t put = 0;
   for (ssize_t more = 1; put < content.size() && more > 0; put += more > 0 ? more : 0) {
     more = ::write(file, content.data() + put, content.size() - put);
   }
-  const bool done = close(file) == 0 && put == content.size() && rename(path.c_str(), (folder + name).c_str()) == 0;
+  const bool done = close(file) == 0 && put == content.size() &&
+                    rename(path.c_str(), (folder + "/" + name).c_str()) == 0;
   if (!done) unlink(path.c_str());
   return done;
 }
@@ -89,7 +88,7 @@ bool is_whole(const std::string& content) {
 std::string found_or_compiled(const std::string& family) {
   const std::vector<std::string> all = folders();
   for (const std::string& folder : all) {
-    std::string content = read(folder + file_of(family), &folder == &all.back());
+    std::string content = read(folder + "/" + file_of(family), &folder == &all.back());
     if (is_whole(content)) return content;
   }
   std::string content = compiled(family).append(kLastLine);
@@ -128,8 +127,10 @@ Texts& texts_of(const std::string& family) {
 
 }  // namespace
 
+std::string file_of(const std::string& family) { return family + "-" + sources_digest() + ".ptx"; }
+
 void put_ptx(const std::string& family, const std::string& folder) {
-  if (is_whole(read(folder + file_of(family), false))) return;
+  if (is_whole(read(folder + "/" + file_of(family), false))) return;
   if (!write(folder, file_of(family), compiled(family).append(kLastLine))) {
     throw DeviceError(folder + ": PTX cannot be written there: " + std::strerror(errno));
   }

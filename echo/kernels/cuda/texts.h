@@ -9,6 +9,9 @@ namespace echo_cuda {
 // Throws DeviceError if there is no PTX of it.
 std::string text_of(const std::string& kernel);
 
+// The name of the file with PTX of a family, which differs with the sources.
+std::string file_of(const std::string& family);
+
 // Writes PTX of a family into a folder, unless a file of the present sources is there. Throws DeviceError.
 void put_ptx(const std::string& family, const std::string& folder);
 

@@ -46,9 +46,10 @@ __attribute__((visibility("default"))) int echo_cuda_call(const EchoCall* call);
 // echo_kernels_error says why not. The others are loaded when a call first needs them.
 __attribute__((visibility("default"))) int echo_cuda_ready(int device);
 
-// The CUDA kernels come in families, each compiled by NVRTC to a file of PTX. The names of the families, with spaces between
-// them; and writes the file of one into a folder, unless it is there: 0, or 1, then echo_kernels_error says why not.
-__attribute__((visibility("default"))) const char* echo_cuda_families(void);
+// The CUDA kernels come in families, each compiled by NVRTC to a file of PTX. The names of these files, FAMILY-DIGEST.ptx with
+// a digest of the sources, with spaces between them; and writes the file of a family into a folder, unless it is there: 0, or
+// 1, then echo_kernels_error says why not.
+__attribute__((visibility("default"))) const char* echo_cuda_ptx_files(void);
 // Folders of such files, separated by colons, of which the last is written to; and the file of NVRTC that is opened if the
 // process has no other.
 __attribute__((visibility("default"))) void echo_cuda_places(const char* ptx, const char* nvrtc);

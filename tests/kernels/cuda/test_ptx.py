@@ -13,7 +13,7 @@ import pytest
 from echo.errors import KernelError
 from echo.kernels.cuda import ptx
 from echo.kernels.cuda.ptx import PtxError
-from echo.kernels.library import cuda_families
+from echo.kernels.library import ptx_files
 
 packed = ptx.put  # before a test patches it
 
@@ -45,6 +45,9 @@ def test_a_family_is_compiled_once(tmp_path: Path) -> None:
     assert re.fullmatch(r"rnn-[0-9a-f]{16}\.ptx", path.name)
     path.write_text("// mine\n// end\n")
     assert ptx.put("rnn", tmp_path).read_text() == "// mine\n// end\n"
+    newer = tmp_path / "rnn-0123456789abcdef.ptx"  # of other sources
+    newer.write_text("// other\n// end\n")
+    assert ptx.put("rnn", tmp_path) == path
     path.write_text("// cut off")
     assert ptx.put("rnn", tmp_path).read_text() == ptx.texts()["rnn"]
 
@@ -63,7 +66,7 @@ def test_main_removes_files_of_other_sources(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sys, "argv", ["ptx.py"])
     (tmp_path / "rnn-0123456789abcdef.ptx").write_text("")
     assert ptx.main() == 0
-    assert {path.name for path in tmp_path.iterdir()} == {packed(family).name for family in cuda_families()}
+    assert {path.name for path in tmp_path.iterdir()} == {packed(family).name for family in ptx_files()}
 
 
 def test_registers_and_spills_are_read(assembler: str) -> None:
