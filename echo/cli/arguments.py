@@ -6,7 +6,7 @@ import sys
 import unicodedata
 from collections import Counter
 from enum import Enum
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import typer
 from typer.core import TyperCommand
@@ -152,6 +152,14 @@ def fused(fuse: Optional[FuseChoice], no_fuse: bool) -> "bool | str":
     if fuse and no_fuse:
         raise OptionError(f"expected --no-fuse or --fuse {fuse.value}, got both")
     return fuse.value if fuse else not no_fuse
+
+
+def check_unused(given: Mapping[str, Any], defaults: Mapping[str, Any], why: str) -> None:
+    """Raises `OptionError` for an option with another value than its default, where it would change nothing."""
+    for name, value in given.items():
+        if value != defaults[name]:
+            option = "--no-fuse" if name == "fuse" and not value else f"--{name.replace('_', '-')}"
+            raise OptionError(f"{option} {why}")
 
 
 def printable(text: str) -> str:

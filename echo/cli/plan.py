@@ -26,6 +26,7 @@ from echo.cli.arguments import (
     Save,
     bounds_of,
     check_folders,
+    check_unused,
     fused,
     number_of,
     print_json,
@@ -138,10 +139,7 @@ def _saved(file: str, symbol: Optional[str], options: Dict[str, Any]) -> "Plan":
 
     if symbol is not None:
         raise OptionError(f"--load: expected no symbol next to a saved plan, got {symbol!r}")
-    for name, value in options.items():
-        if value != _PLANNING[name]:
-            option = "--no-fuse or --fuse" if name == "fuse" else f"--{name.replace('_', '-')}"
-            raise OptionError(f"{option} is for a symbol, not for a saved plan (--load)")
+    check_unused(options, _PLANNING, "is for a symbol, not for a saved plan (--load)")
     return Plan.load(file)
 
 

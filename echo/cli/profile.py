@@ -19,6 +19,7 @@ from echo.cli.arguments import (
     Save,
     bounds_of,
     check_folders,
+    check_unused,
     print_json,
     say,
     shapes_of,
@@ -123,6 +124,9 @@ class _Files(NamedTuple):
     title: str
 
 
+_NO_FILES = dict.fromkeys(("by", *_Files._fields))  # the defaults of options that write or group
+
+
 def _profiled(
     symbol: str,
     shapes: List[str],
@@ -141,6 +145,7 @@ def _profiled(
     layer = _layer(by)
     check_folders(*files[:-1])  # before anything is planned
     if frontier:
+        check_unused({"by": by, **files._asdict()}, {**_NO_FILES, "title": files.title}, "means nothing for --frontier")
         _print_frontier(symbol, shapes, options, as_json)
         return
     profiled = _profile(symbol, shapes, options) if shapes else _saved_profile(symbol, options)
@@ -178,10 +183,7 @@ def _profile(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Profil
 
 def _saved_profile(path: str, options: Dict[str, Any]) -> "Profile":
     """A profile from a file; raises `OptionError` for options that plan, which would change nothing."""
-    for name, value in options.items():
-        if value != _PLANNING[name]:
-            option = "--no-fuse" if name == "fuse" else f"--{name.replace('_', '-')}"
-            raise OptionError(f"{option} is for a symbol: expected shapes of its inputs, as data=128,50")
+    check_unused(options, _PLANNING, "is for a symbol: expected shapes of its inputs, as data=128,50")
     return _saved(path)
 
 
@@ -244,11 +246,10 @@ def _print_frontier(symbol: str, shapes: Sequence[str], options: Dict[str, Any],
 
     if not shapes:
         raise OptionError("--frontier is for a symbol: expected shapes of its inputs, as data=128,50")
-    for name in ("max_overhead", "memory_budget", "run", "optimizer_states"):
-        if options[name] != _PLANNING[name]:
-            raise OptionError(f"--frontier plans for budgets of its own, expected no --{name.replace('_', '-')}")
-    loaded = load_symbol(Path(symbol))
     taken = {name: options[name] for name in ("policy", "fuse", "max_planning")}
+    others = {name: value for name, value in options.items() if name not in (*taken, "budgets")}
+    check_unused(others, _PLANNING, "means nothing for --frontier, which plans for budgets of its own")
+    loaded = load_symbol(Path(symbol))
     found = echo.frontier(loaded, budgets=options["budgets"] or 10, **taken, shapes=shapes_of(loaded, shapes))
     _print_rows(found.to_json(), str(found), as_json)
 

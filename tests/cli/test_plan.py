@@ -88,7 +88,8 @@ def test_json_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["model.json"], "expected no symbol next to a saved plan, got 'model.json'"),
         (["--policy", "echo"], "--policy is for a symbol, not for a saved plan (--load)"),
-        (["--no-fuse"], "--no-fuse or --fuse is for a symbol"),
+        (["--no-fuse"], "--no-fuse is for a symbol"),
+        (["--fuse", "memory"], "--fuse is for a symbol"),
         (["--max-planning", "3"], "--max-planning is for a symbol"),
         (["--save", "other.json"], "--save is for a symbol"),
     ],

@@ -28,4 +28,6 @@ def test_budgets_against_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "max_planning" in check_line([*words, "--max-planning", "-1"], capsys, 2)
     assert "budgets: expected a number from 2 to 100, got 1" in check_line([*words, "--budgets", "1"], capsys, 2)
     said = check_line([*words, "--memory-budget", "1MB"], capsys, 2)
-    assert "--frontier plans for budgets of its own, expected no --memory-budget" in said
+    assert "--memory-budget means nothing for --frontier, which plans for budgets of its own" in said
+    for option in ("--save", "--html", "--picture", "--by"):
+        assert f"{option} means nothing for --frontier" in check_line([*words, option, "a.svg"], capsys, 2)
