@@ -25,6 +25,7 @@ from echo.errors import (
     OptionError,
     PlanError,
     ShapeError,
+    TimeLimitError,
     UnsupportedError,
     VerificationError,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "PlanError",
     "Profile",
     "ShapeError",
+    "TimeLimitError",
     "UnsupportedError",
     "VerificationError",
     "compat",
@@ -88,6 +90,8 @@ def optimize(
     *,
     policy: _Policy = "search",
     max_overhead: float | str | None = "auto",
+    max_time: float | None = None,
+    heavy: str = "auto",
     memory_budget: int | float | str | None = None,
     keep: Iterable[str] = (),
     recompute: Iterable[str] = (),
@@ -115,8 +119,8 @@ def optimize(
 
     Args:
         symbol: the training symbol, or a Gluon block that can be hybridized.
-        policy, max_overhead, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states, max_planning, plan,
-            verify: see `echo.Options`.
+        policy, max_overhead, max_time, heavy, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states,
+            max_planning, plan, verify: see `echo.Options`.
         ctx: the device; by default MXNet's current context. Symbols only, as the next three.
         grad_req: as for ``simple_bind``; by default "write" for every argument whose shape is not given.
         type_dict: types of arguments, as for ``simple_bind``.
@@ -139,6 +143,8 @@ def plan(
     *,
     policy: _Policy = "search",
     max_overhead: float | str | None = "auto",
+    max_time: float | None = None,
+    heavy: str = "auto",
     memory_budget: int | float | str | None = None,
     keep: Iterable[str] = (),
     recompute: Iterable[str] = (),
@@ -159,8 +165,8 @@ def plan(
 
     Args:
         symbol: the training symbol, or a HybridBlock.
-        policy, max_overhead, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states, max_planning, plan,
-            verify: see `echo.Options`.
+        policy, max_overhead, max_time, heavy, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states,
+            max_planning, plan, verify: see `echo.Options`.
         ctx, grad_req, type_dict: as for `optimize`; of these, a block takes ``ctx``.
         shapes, arrays: as for `optimize`; enough to infer all other shapes. For a block, the shapes of its inputs in
             order, under any names.
@@ -214,6 +220,8 @@ def profile(
     budgets: int = 0,
     policy: _Policy = "search",
     max_overhead: float | str | None = "auto",
+    max_time: float | None = None,
+    heavy: str = "auto",
     memory_budget: int | float | str | None = None,
     keep: Iterable[str] = (),
     recompute: Iterable[str] = (),
@@ -240,8 +248,8 @@ def profile(
         run: each graph also takes two training steps on zeros, in a process of its own: what the process, MXNet's
             storage counter and a GPU see of it. Takes the time and the memory of the model.
         budgets: number of memory budgets to plan for, too, as `frontier` does; 0 for none.
-        policy, max_overhead, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states, max_planning, plan:
-            see `echo.Options`.
+        policy, max_overhead, max_time, heavy, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states,
+            max_planning, plan: see `echo.Options`.
         ctx, grad_req, type_dict, shapes, arrays: as for `plan`.
 
     Raises:
@@ -268,6 +276,8 @@ def enable(
     *,
     policy: _Policy = "search",
     max_overhead: float | str | None = "auto",
+    max_time: float | None = None,
+    heavy: str = "auto",
     memory_budget: int | float | str | None = None,
     keep: Iterable[str] = (),
     recompute: Iterable[str] = (),
@@ -286,8 +296,8 @@ def enable(
     made for gets a new one.
 
     Args:
-        policy, max_overhead, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states, max_planning, plan,
-            verify: see `echo.Options`.
+        policy, max_overhead, max_time, heavy, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states,
+            max_planning, plan, verify: see `echo.Options`.
         unknown: none; a misspelt option raises an error that says which may be meant.
 
     Returns:

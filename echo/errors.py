@@ -7,6 +7,7 @@
     │   └── ShapeError        a shape or type that planning needs is unknown
     ├── OptionError           an option has a value that echo does not know (also a ValueError)
     ├── BudgetError           a memory budget that no plan can meet
+    ├── TimeLimitError        a bound on the time of a step that no plan can meet
     ├── NativeError           the native library is missing, damaged, or does not fit this MXNet
     ├── KernelError           a fused kernel was called with tensors or parameters that it does not take
     ├── PlanError             a plan is to be applied to something that it was not made for
@@ -84,6 +85,24 @@ class BudgetError(EchoError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BudgetError, self._given
+
+
+class TimeLimitError(EchoError):
+    """A bound on the time of a step, ``max_time``, cannot be met.
+
+    ``max_time`` and ``reachable`` are multiples of a step of the original graph: the bound, and the time of the fastest
+    plan, which needs so many ``bytes``.
+    """
+
+    def __init__(self, max_time: float, reachable: float, bytes: int) -> None:
+        self.max_time, self.reachable, self.bytes = max_time, reachable, bytes
+        super().__init__(
+            f"max_time of {max_time:g} cannot be met: the least that can be reached is {reachable:.2f} times a step of "
+            f"the original graph, with {bytes:,} bytes"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TimeLimitError, (self.max_time, self.reachable, self.bytes)
 
 
 class NativeError(EchoError):

@@ -26,6 +26,7 @@ from echo.frontend.mxnet_settings import (
     changed_variable,
     default_match_range,
     fuses,
+    is_deterministic,
     match_range,
     pool,
     setting_of,
@@ -192,6 +193,11 @@ class MxnetFramework:
     def fuses(self) -> bool:
         """Whether MXNet fuses pointwise operators of the original graph; those that echo planned stay as they are."""
         return fuses(self._ctx)
+
+    @property
+    def repeats_bits(self) -> bool:
+        """Whether a copy of a product or a convolution has its bits: on GPUs, where algorithms are not chosen anew."""
+        return self.device == "cpu" or is_deterministic()
 
     @property
     def cudnn(self) -> bool:

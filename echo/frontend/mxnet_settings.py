@@ -105,6 +105,11 @@ _MANAGER = "_ZN5mxnet15ResourceManager3GetEv"  # mxnet::ResourceManager::Get(), 
 _THREAD = threading.local()  # has `one` in a thread whose operators draw from one space
 
 
+def is_deterministic() -> bool:
+    """Whether the user has MXNet take deterministic algorithms alone, of cuDNN's too."""
+    return means_true(os.environ.get("MXNET_ENFORCE_DETERMINISM") or "0")
+
+
 def share_one_space() -> bool:
     """Has the CPU operators of the calling thread draw from one space, and returns whether they do.
 

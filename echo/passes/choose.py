@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from dataclasses import replace
 from typing import Iterator, NamedTuple, Sequence
@@ -12,10 +13,19 @@ from echo.estimators.cost_model import CostModel
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, trace
 from echo.passes.patterns.apply import Fused, MatchSite
-from echo.passes.request import Request
+from echo.passes.request import Request, Slow
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
-from echo.passes.variant import Planned, Proposal, Refinement, Variant, choose, inside, stock_memory
+from echo.passes.variant import (
+    Planned,
+    Proposal,
+    Refinement,
+    Variant,
+    choose,
+    inside,
+    stock_memory,
+    stock_seconds,
+)
 from echo.plans.decisions import Memory, MissedFusion
 from echo.plans.plan import Plan
 
@@ -36,10 +46,28 @@ def plan(request: Request, stages: Stages) -> Planned:
     """
     if request.memory_frozen_reason:
         request = replace(request, options=replace(request.options, fuse=False))
-    best = _best(request, stages)
+    request = replace(request, stock_seconds=functools.cache(functools.partial(stock_seconds, request)))
+    best = _deepened(request, stages, _best(request, stages))
     if best.missed is not None and request.unreached:
         best = _with_least(request, stages, best)
+    best.check_time(request)
     return best.result(request)
+
+
+def _deepened(request: Request, stages: Stages, best: Variant) -> Variant:
+    """The variant with compute-heavy operators that run twice, where its seconds have room for them and they pay."""
+    planned = best.planned
+    if planned is None or not best.may_deepen(request):
+        return best
+    if request.is_late:
+        request.note_late()
+        return best
+    deeper = None
+    with request.fallback_scope("compute-heavy operators that run twice"):
+        deeper = plan_variant(replace(request, light=planned.splits), stages.pipeline, best.fused, best.stock)
+    if deeper is None or deeper.planned is None or deeper.plan.after.total >= best.plan.after.total:
+        return best
+    return deeper.deeper_than(best)
 
 
 def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
@@ -88,6 +116,7 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
             seen = fused.match_sites
             base = plan_variant(asked, stages.pipeline, fused)
         slower = "" if base is None else base.why_slower(request)
+        _note_slow(request, base if slower else None)
         if base is not None and (base.is_larger or slower):
             worse.update(base.near_misses(request.graph, slower))
             rejected = rejected or base
@@ -99,8 +128,14 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
     missed = (*fused.missed, *worse.values())
     unfused = replace(fused, graph=request.graph, match_sites=(), missed=missed, counts={}, hidden=0)
     last = _unfused_variant(request, stages, unfused, has_plan, rejected)
-    if last is not None:
+    if last is not None and not (has_plan and last.is_over_time(request)):
         yield last
+
+
+def _note_slow(request: Request, variant: Variant | None) -> None:
+    """Remembers a variant that takes longer than ``max_time``: an error names the fastest."""
+    if variant is not None and variant.is_over_time(request):
+        request.slow.append(Slow(variant.time(request) or 1.0, variant.plan.after.total))
 
 
 def _with_its_part(request: Request, count: int) -> Request:
@@ -172,7 +207,8 @@ def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Va
         missed = variant.missed
         return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
     reason = offer.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
-    return reason or (f"{stage.label} need more memory than the user's own graph" if variant.is_larger else "")
+    reason = reason or (f"{stage.label} need more memory than the user's own graph" if variant.is_larger else "")
+    return reason or (f"{stage.label} take longer than max_time" if variant.is_over_time(request) else "")
 
 
 def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memory | None = None) -> Variant:
@@ -207,4 +243,5 @@ def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
     costs: CostModel = values[CostModel]
-    return Planned(result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds)
+    splits = {} if result.changes_nothing else selection.splits
+    return Planned(result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, splits)

@@ -14,6 +14,7 @@ from echo.estimators.inplace import memory_frozen_reason
 from echo.estimators.storage_planner import Evaluator
 from echo.ir.graph import Entry, Graph, Setting
 from echo.ir.op_spec import GradientRule
+from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.plans.decisions import WORKSPACES, Note, NoteKind
@@ -34,7 +35,8 @@ class Facts(Protocol):
     all the time, by kind; ``workspace_slots`` counts what they draw workspaces from. ``key`` is the key of
     the plan, ``family`` a text that is equal for graphs that train the same weights. ``why_no_fusion`` says why no
     operator can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
-    ``setting`` is what patterns have to know.
+    ``repeats_bits``: a copy of a compute-heavy operator computes the same bits. ``setting`` is what patterns have to
+    know.
     """
 
     device: str
@@ -55,6 +57,8 @@ class Facts(Protocol):
     def why_no_fusion(self) -> str: ...
     @property
     def adds(self) -> bool: ...
+    @property
+    def repeats_bits(self) -> bool: ...
     @property
     def setting(self) -> Setting: ...
 
@@ -131,6 +135,13 @@ class Unreached(NamedTuple):
     search: Callable[[Deadline], BudgetError]
 
 
+class Slow(NamedTuple):
+    """A graph whose step takes longer than ``max_time``: its time as a multiple of the original's, and its bytes."""
+
+    time: float
+    bytes: int
+
+
 @dataclass(frozen=True)
 class Request:
     """One graph to plan; ``warm_start`` comes from a graph of the same model, if one was planned before.
@@ -140,7 +151,10 @@ class Request:
     failed and was left out, or that the user's options do not allow. At the ``deadline`` the best plan so far is taken.
     ``fused``: the graph has fused operators; ``workspaces`` are the bytes of their workspaces. ``timed`` remembers what
     came of timing fused operators (`echo.passes.fusion_timing`), ``known`` what searches for budgets found. With
-    ``known_only`` nothing else is looked at. ``unreached`` gets, for each graph without a plan that keeps the budget,
+    ``known_only`` nothing else is looked at. ``light`` is the plan's schedule of light operators, from which a search
+    for one with compute-heavy operators starts. ``stock_seconds`` returns the seconds of a step of the original graph,
+    where those of this one are others, or None if they are not known. ``slow`` gets each graph that takes longer than
+    ``max_time`` allows. ``unreached`` gets, for each graph without a plan that keeps the budget,
     the search for the fewest bytes that can be reached by a deadline.
     """
 
@@ -159,6 +173,24 @@ class Request:
     known: Known = field(default_factory=Known, compare=False)
     known_only: bool = False
     unreached: list[Unreached] = field(default_factory=list, compare=False)
+    light: RecomputeSchedule | None = None
+    stock_seconds: Callable[[], float | None] = field(default=lambda: None, compare=False)
+    slow: list[Slow] = field(default_factory=list, compare=False)
+
+    def original_seconds(self, costs: CostModel) -> float:
+        """Seconds of a step of the original graph; ``costs`` are those of this one."""
+        if not self.fused:
+            return costs.step_seconds
+        ratio = 1.0 if self.warm_start is None else self.warm_start.step_ratio
+        return self.stock_seconds() or ratio * costs.step_seconds
+
+    def most_recomputation(self, costs: CostModel) -> float | None:
+        """The bound on the seconds of recomputation in a step, or None."""
+        original, options = self.original_seconds(costs), self.options
+        bounds = [] if options.overhead_bound is None else [options.overhead_bound * original]
+        if options.max_time is not None and costs.is_timed:
+            bounds.append(max(0.0, options.max_time * original - costs.step_seconds))
+        return min(bounds, default=None)
 
     @property
     def is_late(self) -> bool:

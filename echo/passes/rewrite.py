@@ -31,7 +31,7 @@ from echo.plans.decisions import (
     outputs_of,
     splits_of,
 )
-from echo.plans.options import SEARCH, policy_name
+from echo.plans.options import NEVER_HEAVY, SEARCH, policy_name
 from echo.plans.plan import Plan
 from echo.system.terminal import counted
 
@@ -313,9 +313,17 @@ class _Reasons:
             return self.candidates.refused[entry.node]
         op = self.training.nodes[entry.node].op
         if spec(op).cost.heavy:
-            return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
+            return f"{op} is compute-heavy: {self._why_heavy_stays(entry)}"
         if entry not in self.candidates.light.get(entry.node, ()):
             return f"a saved statistic or mask of {op}"
         bound = self.request.options.overhead_bound
         limit = "" if bound is None else f" within {100 * bound:.0f} % of the step"
         return f"recomputing it does not lower the peak{limit}"
+
+    def _why_heavy_stays(self, entry: Entry) -> str:
+        options = self.request.options
+        if options.heavy == NEVER_HEAVY:
+            return "heavy='never' runs none twice"
+        if options.memory_budget is None and self.request.light is None and not self.request.follows:
+            return "none is run twice here"
+        return "running it twice does not pay"

@@ -12,11 +12,13 @@ from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.inplace import moved, shape_only_hazard
 from echo.estimators.storage_planner import Choice, blocks
 from echo.ir.graph import Entry
+from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule, with_clones
 from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
-from echo.plans.options import budget_bytes
+from echo.passes.rules import RULES
+from echo.plans.options import NEVER_HEAVY, budget_bytes
 from echo.policies import policy_of
 from echo.policies.least import fastest, fastest_within
 from echo.policies.problem import Problem, Segments, WarmStart, partition, run_with_deadline
@@ -55,7 +57,11 @@ class Selection:
 
 @dataclass(frozen=True)
 class Select:
-    """Runs the policy within the user's limits. Compute-heavy operators are offered only to meet a budget."""
+    """Runs the policy within the user's limits.
+
+    Compute-heavy operators are offered to meet a budget, and where the request has a plan without them
+    (`Request.light`).
+    """
 
     name: ClassVar[str] = "select"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Candidates, Segments, CostModel)
@@ -71,17 +77,34 @@ class Select:
     def _selected(
         self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, costs: CostModel
     ) -> Selection:
-        limit = _max_bytes(request, training)
-        light = _problem(request, training, candidates.light, candidates.must_recompute, segments, costs, limit)
-        if limit is None:
+        limit, must_recompute, warm = _max_bytes(request, training), candidates.must_recompute, request.warm_start
+        light = _problem(request, training, candidates.light, must_recompute, segments, costs, limit)
+        follows_heavy = request.follows and warm is not None and warm.heavy
+        if limit is None and request.light is None and not follows_heavy:
             selection = _solve(request, light)
-            few = request.warm_start is not None and _tries_all(training, light.candidates, light.effort)
-            return selection if few else _with_warm_start(light, selection)
-        everything = {**candidates.light, **candidates.heavy}
-        more = partition(training, everything)
-        heavy = _problem(request, training, everything, candidates.must_recompute, more, costs, limit)
-        heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
-        return _with_warm_start(heavy, _within(request, light, heavy, limit))
+            few = warm is not None and _tries_all(training, light.candidates, light.effort)
+            return selection if few else _with_warm_start(request, light, selection)
+        everything = {**candidates.light, **(candidates.heavy if request.options.heavy != NEVER_HEAVY else {})}
+        heavy = _problem(request, training, everything, must_recompute, partition(training, everything), costs, limit)
+        if limit is not None:
+            heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
+            return _with_warm_start(request, heavy, _within(request, light, heavy, limit))
+        selection = _solve(request, heavy) if request.light is None else _deepened(request, heavy, request.light)
+        return _with_warm_start(request, heavy, selection)
+
+
+def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> Selection:
+    """The better of the plan without heavy operators and of one with them."""
+    planned = problem.value(light).bytes + sum(request.static.values())
+    problem = replace(
+        problem,
+        light=light,
+        price=RULES.heavy * planned / request.original_seconds(problem.costs),
+        warm_start=problem.warm_start if problem.warm_start is not None and problem.warm_start.heavy else None,
+        effort=_HEAVY_EFFORT * problem.effort,
+    )
+    found = [_selection(problem, light), _solve(request, problem)]
+    return min(found, key=lambda selection: problem.worth(selection.splits))
 
 
 def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Selection:
@@ -102,7 +125,8 @@ def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Sel
         if best.planned_bytes > limit:
             raise _unreachable(request, heavy.training, best, limit)
         return best
-    attempt = fastest_within((light, heavy), solve, lambda: _selection(heavy, {}))
+    problems = (light,) if request.options.heavy == NEVER_HEAVY else (light, heavy)
+    attempt = fastest_within(problems, solve, lambda: _selection(heavy, {}))
 
     def search_least(deadline: Deadline) -> BudgetError:
         best = fastest(heavy, [attempt.least(solve, deadline), *known])
@@ -134,7 +158,6 @@ def _problem(
     max_bytes: int | None,
 ) -> Problem:
     evaluator, effort = request.framework.evaluator(training, costs.seconds)
-    bound = request.options.overhead_bound
     default_range = request.framework.match_range
     frozen = bool(request.memory_frozen_reason)
     other_ranges = () if frozen else tuple(value for value in MATCH_RANGES if value != default_range)
@@ -150,7 +173,7 @@ def _problem(
         segments=segments,
         must_recompute=must_recompute,
         match_ranges=(default_range, *other_ranges),
-        max_seconds=None if bound is None else bound * costs.step_seconds,
+        max_seconds=request.most_recomputation(costs),
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
         warm_start=warm_start if fits else None,
@@ -215,9 +238,12 @@ def _selection(problem: Problem, splits: RecomputeSchedule) -> Selection:
     )
 
 
-def _with_warm_start(problem: Problem, selection: Selection) -> Selection:
+def _with_warm_start(request: Request, problem: Problem, selection: Selection) -> Selection:
     chosen = {entry.node for entry in selection.recompute if entry.node in selection.runs}
-    return replace(selection, warm_start=WarmStart.of(problem.training, problem.candidates, chosen, selection.splits))
+    warm_start = WarmStart.of(problem.training, problem.candidates, chosen, selection.splits)
+    heavy = any(spec(problem.training.nodes[node].op).cost.heavy for node in problem.candidates)
+    ratio = request.original_seconds(problem.costs) / problem.costs.step_seconds if problem.costs.step_seconds else 1.0
+    return replace(selection, warm_start=replace(warm_start, heavy=heavy, step_ratio=ratio))
 
 
 def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
@@ -232,8 +258,8 @@ def _unreachable(request: Request, training: TrainingGraph, best: Selection, lim
     peak = footprint(planned, storage, request.static).peak_node
     largest = [f"{name} {size_text(size)}" for name, size in held_at_peak(planned, storage, peak)]
     kinds = [f"{kind} {size_text(size)}" for kind, size in request.static.items() if size]
-    bound = request.options.overhead_bound
-    condition = "" if bound is None else f" within max_overhead={bound:g}"
+    bounds = {"max_overhead": request.options.overhead_bound, "max_time": request.options.max_time}
+    condition = "".join(f" within {name}={bound:g}" for name, bound in bounds.items() if bound is not None)
     if request.is_late:
         condition += f" within max_planning={request.deadline.seconds:g} s"
     return BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest), condition)

@@ -5,27 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator, NamedTuple, Protocol, Sequence
 
-from echo.errors import BudgetError, GraphError
+from echo.errors import BudgetError, GraphError, TimeLimitError
 from echo.ir.graph import Graph
+from echo.ir.ops import spec
+from echo.ir.schedule import RecomputeSchedule
 from echo.passes.analysis import EstimateCost
 from echo.passes.fuse import CountWorkspaces, Workspaces
 from echo.passes.pass_manager import run, trace
 from echo.passes.patterns import MASKS
 from echo.passes.patterns.apply import Fused, MatchSite, near_miss
-from echo.passes.request import Request
+from echo.passes.request import Request, Slow
 from echo.passes.rewrite import memory
 from echo.passes.rules import RULES
-from echo.plans.decisions import HIDDEN, Memory, MissedFusion, Note
-from echo.plans.options import budget_bytes
+from echo.plans.decisions import HIDDEN, Memory, MissedFusion, Note, outputs_of, splits_of
+from echo.plans.options import NEVER_HEAVY, SEARCH, budget_bytes
 from echo.plans.plan import Plan
 from echo.policies.problem import WarmStart
+from echo.system.terminal import counted, size_text
 
 
 class Planned(NamedTuple):
     """The plan, the graph to bind (the user's own if nothing is gained), and the warm start for equal models.
 
     ``base`` is the user's graph with the plan's fused operators, without its marks. ``timed``: seconds are measured.
-    Without the search, planning took ``other_seconds``.
+    Without the search, planning took ``other_seconds``. ``splits`` is the schedule, empty where the user's own graph
+    stays.
     """
 
     plan: Plan
@@ -34,6 +38,11 @@ class Planned(NamedTuple):
     warm_start: WarmStart | None
     timed: bool = False
     other_seconds: float = 0.0
+    splits: RecomputeSchedule = {}  # noqa: RUF012 - nothing writes to it
+
+
+_DEEPEN = (SEARCH, "ilp")  # policies to which compute-heavy operators are offered without a budget
+_ROUNDED = 1 + 1e-9  # times a bound that a time keeps
 
 
 @dataclass(frozen=True)
@@ -79,14 +88,76 @@ class Variant:
         bytes. Whoever asks for a budget or for memory first, or has no bound, gets the graph whatever it takes.
         """
         options, bound = request.options, request.options.overhead_bound
-        if options.asks_for_memory or self.stock is None or not self.is_timed:
+        if (options.asks_for_memory and options.max_time is None) or self.stock is None or not self.is_timed:
             return ""
-        stock_seconds = _stock_seconds(request)
-        if not stock_seconds:
+        part = self.time(request)
+        if part is None:
             return ""
         saved = 1 - self._total / max(1, self.stock.total)
-        part, limit = self.seconds / stock_seconds, 1 + (bound or 0.0) if saved >= RULES.gain else 1.0
+        limit = 1 + (bound or 0.0) if saved >= RULES.gain else 1.0
+        if options.max_time is not None:
+            limit = _ROUNDED * options.max_time
         return f"would take {part:.2f} of the time of a step" if part > limit else ""
+
+    def time(self, request: Request) -> float | None:
+        """The predicted time of a step as a multiple of the original one, None where it is not known."""
+        if self.planned is None or not self.is_timed:
+            return None
+        original = self.plan.step_seconds if self.stock is None else request.stock_seconds()
+        return self.seconds / original if original else None
+
+    def is_over_time(self, request: Request) -> bool:
+        """Whether a step takes longer than ``max_time``, as far as that is known."""
+        limit, time = request.options.max_time, self.time(request)
+        return limit is not None and time is not None and time > _ROUNDED * limit
+
+    def check_time(self, request: Request) -> None:
+        """Checks the bound on the time of a step, of which a note says that it is none where seconds are not known.
+
+        Raises:
+            TimeLimitError: this variant, and all that were rejected for it, take longer.
+        """
+        limit, time = request.options.max_time, self.time(request)
+        if limit is None or self.planned is None:
+            return
+        if time is None and request.warm_start is not None:
+            return  # it follows a plan for other shapes, of which this was said
+        if time is None:
+            request.notes.append(Note("the seconds of a step could not be measured: max_time is no bound here"))
+        elif self.is_over_time(request):
+            fastest = min([*request.slow, Slow(time, self.plan.after.total)])
+            raise TimeLimitError(limit, fastest.time, fastest.bytes)
+
+    def may_deepen(self, request: Request) -> bool:
+        """Whether compute-heavy operators may run twice in this graph, by the options and the device.
+
+        Their seconds have to be known, and steps long enough for that. A GPU has not shown yet that a copy has equal
+        bits where cuDNN may choose another algorithm for it.
+        """
+        options, framework = request.options, request.framework
+        if options.heavy == NEVER_HEAVY or options.memory_budget is not None or options.policy not in _DEEPEN:
+            return False
+        if request.follows or request.memory_frozen_reason or not framework.hook or not self.is_timed:
+            return False
+        if options.overhead_bound is None and options.max_time is None:
+            return False
+        has_heavy = any(spec(node.op).cost.heavy for node in self.fused.graph.nodes if not node.is_variable)
+        return has_heavy and self.plan.step_seconds >= RULES.step and framework.repeats_bits
+
+    def deeper_than(self, light: Variant) -> Variant:
+        """This variant with a note on what its compute-heavy operators save and take, other than the ``light`` one."""
+        saved = light.plan.after.total - self.plan.after.total
+        seconds = self.plan.overhead_seconds - light.plan.overhead_seconds
+        count = sum(
+            max(1, len(splits_of(mark))) for mark in self.plan.marks if outputs_of(mark) and spec(mark.op).cost.heavy
+        )
+        text = (
+            f"{counted(count, 'compute-heavy operator')} run twice, which saves {size_text(saved)} more "
+            f"for {1e3 * seconds:.3g} ms a step (heavy='never' leaves that)"
+        )
+        assert self.planned is not None
+        plan = replace(self.plan, notes=(*self.plan.notes, Note(text)))
+        return replace(self, planned=self.planned._replace(plan=plan))
 
     def is_enough(self, request: Request) -> bool:
         """Whether no other graph has to be planned: this one keeps the budget, or needs little enough."""
@@ -152,7 +223,7 @@ class Variant:
         Raises:
             BudgetError: there is none.
         """
-        seconds = _stock_seconds(request) if self.stock is not None and self.is_timed else None
+        seconds = request.stock_seconds() if self.stock is not None and self.is_timed else None
         plan = _explained(self.plan, self.fused, self.stock, seconds)
         plan = replace(plan, notes=(*plan.notes, *request.notes))
         if (tracing := trace()) is not None:
@@ -273,7 +344,7 @@ def stock_memory(request: Request, fused: Fused) -> Memory:
     return replace(stock, static={**stock.static, HIDDEN: fused.hidden}) if fused.hidden else stock
 
 
-def _stock_seconds(request: Request) -> float | None:
+def stock_seconds(request: Request) -> float | None:
     """The predicted seconds of a step of the original graph, of which operators are measured that are not known yet.
 
     None where too little of it could be measured, or that would be dear: of all buckets of a model whose plans nothing

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_OVERHEAD = 0.10
 MEMORY = "memory"  # of the option ``fuse``
+AUTO, NEVER_HEAVY = "auto", "never"  # of the option ``heavy``
 SEARCH = "search"  # the default policy
 POLICY_NAMES = (SEARCH, "echo", "sublinear", "mincut", "ilp", "all", "none")  # the names of `echo.policies`
 _MOST_STATES = 16
@@ -37,8 +38,15 @@ class Options:
         "all" and "none" recompute everything light, and nothing. Or a function of your own, from an
         `echo.policies.problem.Problem` to a schedule (`echo.ir.schedule.RecomputeSchedule`); its plans are not kept on
         the disk.
-    max_overhead: time spent on recomputation, as a fraction of a training step. "auto" is 0.10, or unbounded where a
-        memory budget is given; None is unbounded: still no heavy operator runs twice.
+    max_overhead: time spent on recomputation, as a fraction of a step of the original graph. "auto" is 0.10, or
+        unbounded where ``memory_budget`` or ``max_time`` is given; None is unbounded: then no heavy operator runs twice
+        without one of these.
+    max_time: the time of a planned step, fused operators and recomputation included, as a multiple of a step of the
+        original graph: with 1.0, the seconds that fused operators save buy memory. Both bounds hold where both are
+        given. Times are predicted; where seconds could not be measured, there is a note and no such bound.
+    heavy: "auto" recomputes products, convolutions and other compute-heavy operators too, where their seconds were
+        measured, the bounds on time have room, and they save enough; on GPUs only with MXNET_ENFORCE_DETERMINISM=1 or a
+        memory budget. "never" runs none of them twice (Echo, ISCA'20, section 4).
     memory_budget: what the executor may hold (arguments, gradients, auxiliary states, planned memory): bytes as a
         whole number above 1, a text such as "6GB" (10**9 bytes each; "6GiB" are 2**30 each), or a fraction of what it
         holds without echo, above 0 and at most 1, such as 0.5 or "50%". The fastest plan that fits is chosen.
@@ -67,6 +75,8 @@ class Options:
 
     policy: str | PolicyFunction = SEARCH
     max_overhead: float | str | None = "auto"
+    max_time: float | None = None
+    heavy: str = AUTO
     memory_budget: int | float | str | None = None
     keep: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
@@ -81,7 +91,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("keep", "recompute"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
-        for name in ("max_overhead", "memory_budget", "optimizer_states", "max_planning"):
+        for name in ("max_overhead", "max_time", "memory_budget", "optimizer_states", "max_planning"):
             object.__setattr__(self, name, _plain(getattr(self, name)))
         _check_switches(self)
         states = self.optimizer_states
@@ -90,6 +100,9 @@ class Options:
         object.__setattr__(self, "plan", _plans(self.plan))
         _check_fusion(self)
         _check_overhead(self.max_overhead)
+        _check_time(self.max_time)
+        if self.heavy not in (AUTO, NEVER_HEAVY):
+            raise OptionError(f"heavy: expected {AUTO!r} or {NEVER_HEAVY!r}, got {self.heavy!r}")
         _check_seconds(self.max_planning)
         if self.memory_budget is not None:
             budget_bytes(self.memory_budget, 2**40)
@@ -135,9 +148,10 @@ class Options:
 
     @property
     def overhead_bound(self) -> float | None:
-        """The bound on recomputation as a fraction of a step, or None."""
+        """The bound on recomputation as a fraction of a step of the original graph, or None."""
         if self.max_overhead == "auto":
-            return None if self.memory_budget is not None else DEFAULT_MAX_OVERHEAD
+            has_other = self.memory_budget is not None or self.max_time is not None
+            return None if has_other else DEFAULT_MAX_OVERHEAD
         return self.max_overhead  # type: ignore[return-value]
 
     @property
@@ -227,6 +241,13 @@ def _check_overhead(value: float | str | None) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
         raise OptionError(f"max_overhead: expected a fraction of the step such as 0.10, 'auto' or None, got {value!r}")
+
+
+def _check_time(value: float | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST:
+        raise OptionError(f"max_time: expected a multiple of the original step such as 1.0, or None, got {value!r}")
 
 
 def _check_seconds(value: float | None) -> None:

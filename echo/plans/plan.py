@@ -116,8 +116,9 @@ class Plan:
 
     @property
     def overhead(self) -> float:
-        """Predicted recomputation as a fraction of a step of the graph that is bound."""
-        return self.overhead_seconds / self.step_seconds if self.step_seconds else 0.0
+        """Predicted recomputation as a fraction of a step of the original graph; of the bound one if it is unknown."""
+        step = self.stock_seconds or self.step_seconds
+        return self.overhead_seconds / step if step else 0.0
 
     @property
     def time(self) -> StepTime | None:

@@ -73,13 +73,16 @@ class WarmStart:
     ``recompute`` says for each role (`echo.policies.equivalence_classes.roles`), finest first, whether most of its
     nodes were recomputed. ``splits`` is the whole schedule, for a graph with the same ``structure``, as another batch
     size has. ``is_known``: the graph is the other one with a few operators replaced, whatever their neighbours' roles
-    say.
+    say. ``heavy``: compute-heavy operators were offered, too. ``step_ratio`` is the time of a step of the original
+    graph, as a multiple of a step of the planned one without recomputation.
     """
 
     recompute: tuple[Mapping[int, bool], ...]
     splits: RecomputeSchedule = field(default_factory=dict)
     structure: int = 0
     is_known: bool = False
+    heavy: bool = False
+    step_ratio: float = 1.0
 
     @staticmethod
     def of(
@@ -98,7 +101,7 @@ class WarmStart:
 
     def by_roles(self) -> WarmStart:
         """This warm start without its schedule, as it can be read from the marks of a plan."""
-        return WarmStart(self.recompute)
+        return replace(self, splits={}, structure=0, is_known=False)
 
     def schedule(self, training: TrainingGraph, candidates: Container[int]) -> RecomputeSchedule | None:
         """The schedule of the other graph, where this one differs from it in sizes alone; else None."""
@@ -146,7 +149,8 @@ class Problem:
     ``assigns``, echo's own storage assignment is another way to plan storage (`StorageStrategy.ASSIGNED`), with
     ``assigned_only`` the only one. ``effort`` bounds the work of a search, in visited nodes; a ``warm_start`` shortens
     it. With ``once``, a node may be recomputed once, for all backward nodes: MXNet's own attributes cannot say more.
-    Searches end at the ``deadline``.
+    Searches end at the ``deadline``. ``light`` is the schedule of light operators that a search for one with heavy
+    operators starts from; a second of these has to save ``price`` bytes.
     """
 
     training: TrainingGraph
@@ -164,6 +168,8 @@ class Problem:
     assigned_only: bool = False
     once: bool = False
     deadline: Deadline = NEVER
+    light: RecomputeSchedule | None = None
+    price: float = 0.0
     progress: Callable[[str], None] = field(default=lambda _: None)
 
     @property
@@ -212,6 +218,12 @@ class Problem:
     def keeps(self, evaluation: Evaluation) -> bool:
         """Whether a choice is within all limits."""
         return not any(self.rank(evaluation)[: 1 if self.max_bytes is None else 2])
+
+    def worth(self, splits: RecomputeSchedule) -> tuple[float, float, float]:
+        """Smaller is better, as `rank`, where a second costs ``price`` bytes."""
+        value = self.value(splits)
+        late, planned, seconds = self.rank(value)
+        return (late, planned + self.price * value.seconds, seconds)
 
     def rank(self, evaluation: Evaluation) -> tuple[float, float, float]:
         """Smaller is better: first the excess over the limits, then the objective, then what breaks ties."""

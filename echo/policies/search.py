@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from echo.estimators.storage_planner import Choice
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
+from echo.policies.deepen import deepened
 from echo.policies.problem import Problem, WarmStart
 from echo.policies.solvers.hill_climb import HillClimb
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
@@ -47,6 +48,8 @@ class Search:
             warm = _warm_started(problem, problem.warm_start)
             if warm is not None:
                 return warm
+        if problem.light is not None:
+            return deepened(problem, problem.light)
         if _runs_heavy(problem):
             return _smallest(problem) if problem.max_bytes is None else _fitted(problem)
         if can_fit(problem) and problem.max_bytes is not None:

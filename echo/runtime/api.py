@@ -155,7 +155,7 @@ def profile(symbol: Any, compare: Iterable[str], run: bool, budgets: int, **keyw
 
 def frontier(symbol: Any, budgets: int, **keywords: Any) -> Frontier:
     """See `echo.frontier`."""
-    for name in ("memory_budget", "max_overhead", "plan"):
+    for name in ("memory_budget", "max_overhead", "max_time", "plan"):
         if name in keywords["arrays"]:
             raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
     options, make_framework = _ready(symbol, {**keywords, "max_overhead": None})

@@ -14,6 +14,7 @@ from echo.errors import (
     LeftAloneError,
     OptionError,
     PlanError,
+    TimeLimitError,
     UnsupportedError,
     one_line,
 )
@@ -21,7 +22,7 @@ from echo.plans.options import Options
 from echo.system.threads import own_binds
 
 logger = logging.getLogger("echo")
-UNMET_REQUESTS = (BudgetError, OptionError, PlanError)  # errors about what the user asked for
+UNMET_REQUESTS = (BudgetError, TimeLimitError, OptionError, PlanError)  # errors about what the user asked for
 _T = TypeVar("_T")
 _C = TypeVar("_C")
 
@@ -130,8 +131,8 @@ def left_alone(error: Exception) -> bool:
 def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[str], None]) -> _T:
     """Runs the action with the options; where it fails and they are not ``strict``, with the nearest that can be had.
 
-    Those are the smallest plan where the budget is out of reach, and a new plan where the given plans were made for
-    another graph.
+    Those are the smallest plan where the budget is out of reach, the fastest one where the bound on a step's time is,
+    and a new plan where the given plans were made for another graph.
     """
     try:
         return action(options)
@@ -140,6 +141,11 @@ def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[s
             raise
         warn(f"echo: {error}. A new plan is made.")
         return nearest(action, replace(options, plan=()), warn)
+    except TimeLimitError as error:
+        if options.strict:
+            raise
+        warn(f"echo: {error}. The fastest plan is used.")
+        return nearest(action, replace(options, max_time=None, max_overhead=0.0), warn)
     except BudgetError as error:
         if options.strict:
             raise

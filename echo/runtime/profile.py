@@ -242,7 +242,7 @@ def budget_frontier(make_framework: Callable[[], MxnetFramework], options: Optio
     Raises:
         OptionError: a number of points that makes no sense.
     """
-    unbound = replace(options, max_overhead=None)
+    unbound = replace(options, max_overhead=None, max_time=None)
     return curve(
         lambda budget: bind_plan.PLANNER.plan(make_framework, replace(unbound, memory_budget=budget)).plan, points
     )
