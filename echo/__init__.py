@@ -184,6 +184,7 @@ def frontier(
     *,
     budgets: int = 10,
     policy: _Policy = "search",
+    heavy: str = "auto",
     keep: Iterable[str] = (),
     recompute: Iterable[str] = (),
     fuse: bool | str = True,
@@ -202,7 +203,7 @@ def frontier(
     Args:
         symbol: the training symbol, or a HybridBlock.
         budgets: number of memory budgets, 2 to 100.
-        policy, keep, recompute, fuse, exact, strict, optimizer_states, max_planning: see `echo.Options`.
+        policy, heavy, keep, recompute, fuse, exact, strict, optimizer_states, max_planning: see `echo.Options`.
         ctx, grad_req, type_dict, shapes, arrays: as for `plan`.
 
     Raises:

@@ -39,6 +39,10 @@ PolicyName = Annotated[
 MaxOverhead = Annotated[
     str, typer.Option(metavar="VALUE", help="Bound on recomputation, as a fraction of the step, or none; auto is 0.10.")
 ]
+MaxTime = Annotated[
+    str, typer.Option(metavar="VALUE", help="Bound on a step, as a multiple of the original one such as 1.0, or none.")
+]
+Heavy = Annotated[str, typer.Option(metavar="WHEN", help="auto, or never: no product and no convolution runs twice.")]
 MemoryBudget = Annotated[
     Optional[str],
     typer.Option(metavar="VALUE", help='Bytes, "6GB", or a part of the memory without echo: "50%", 0.5.'),
@@ -130,14 +134,15 @@ def number_of(option: str, text: Optional[str], words: Sequence[str] = ()) -> An
         raise OptionError(f"{option}: expected a number, got {text!r}") from None
 
 
-def bounds_of(max_overhead: str, memory_budget: Optional[str], max_planning: str) -> Dict[str, Any]:
-    """The options ``max_overhead``, ``memory_budget`` and ``max_planning`` of `echo.plan`.
+def bounds_of(max_overhead: str, max_time: str, memory_budget: Optional[str], max_planning: str) -> Dict[str, Any]:
+    """The options ``max_overhead``, ``max_time``, ``memory_budget`` and ``max_planning`` of `echo.plan`.
 
     Raises:
         OptionError: as `number_of`.
     """
     return {
         "max_overhead": number_of("--max-overhead", max_overhead, ["auto"]),
+        "max_time": number_of("--max-time", max_time),
         "memory_budget": number_of("--memory-budget", memory_budget),
         "max_planning": number_of("--max-planning", max_planning),
     }

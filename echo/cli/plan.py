@@ -12,10 +12,12 @@ from echo.cli.arguments import (
     Annotated,
     Dump,
     FuseWhere,
+    Heavy,
     Json,
     Keep,
     MaxOverhead,
     MaxPlanning,
+    MaxTime,
     MemoryBudget,
     NoFuse,
     OldTrace,
@@ -62,7 +64,8 @@ Load = Annotated[
 # the defaults of options that plan, which mean nothing for a saved plan
 _PLANNING = {
     "policy": "search", "keep": (), "recompute": (), "fuse": True, "optimizer_states": 0, "max_overhead": "auto",
-    "memory_budget": None, "max_planning": 10.0, "save": None, "dump": None, "netron": None,
+    "max_time": None, "heavy": "auto", "memory_budget": None, "max_planning": 10.0,
+    "save": None, "dump": None, "netron": None,
 }  # fmt: skip
 
 
@@ -71,6 +74,8 @@ def plan(
     shapes: PerhapsShapes = None,
     policy: PolicyName = "search",
     max_overhead: MaxOverhead = "auto",
+    max_time: MaxTime = "none",
+    heavy: Heavy = "auto",
     memory_budget: MemoryBudget = None,
     max_planning: MaxPlanning = "10",
     optimizer_states: OptimizerStates = 0,
@@ -99,7 +104,8 @@ def plan(
     """
     options = {
         "policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused(fuse, no_fuse),
-        "optimizer_states": optimizer_states, **bounds_of(max_overhead, memory_budget, max_planning),
+        "optimizer_states": optimizer_states, "heavy": heavy,
+        **bounds_of(max_overhead, max_time, memory_budget, max_planning),
     }  # fmt: skip
     files = {"save": save, "dump": dump, "netron": netron}
     found = _saved(load, symbol, {**options, **files}) if load else _made(symbol, shapes, why or (), options, **files)

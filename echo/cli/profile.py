@@ -8,9 +8,11 @@ import typer
 from echo.cli.arguments import (
     Annotated,
     Budgets,
+    Heavy,
     Json,
     MaxOverhead,
     MaxPlanning,
+    MaxTime,
     MemoryBudget,
     NoFuse,
     OptimizerStates,
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 _NAMES = {"stock": "stock MXNet", "mirror": "MXNet's mirroring", "echo": "echo"}  # of the graphs of a profile
 # the options that plan, which mean nothing for a saved profile
 _PLANNING = {
-    "compare": ("echo",), "max_overhead": "auto", "memory_budget": None, "max_planning": 10.0,
-    "optimizer_states": 0, "policy": "search", "fuse": True, "run": False, "budgets": 0,
+    "compare": ("echo",), "max_overhead": "auto", "max_time": None, "heavy": "auto", "memory_budget": None,
+    "max_planning": 10.0, "optimizer_states": 0, "policy": "search", "fuse": True, "run": False, "budgets": 0,
 }  # fmt: skip
 
 SymbolOrProfile = Annotated[
@@ -78,6 +80,8 @@ def profile(
     diff: Diff = None,
     policy: PolicyName = "search",
     max_overhead: MaxOverhead = "auto",
+    max_time: MaxTime = "none",
+    heavy: Heavy = "auto",
     memory_budget: MemoryBudget = None,
     max_planning: MaxPlanning = "10",
     optimizer_states: OptimizerStates = 0,
@@ -104,8 +108,8 @@ def profile(
       mxecho profile before.json --diff after.json
     """
     options = {
-        **bounds_of(max_overhead, memory_budget, max_planning), "optimizer_states": optimizer_states,
-        "policy": policy, "fuse": not no_fuse, "run": run, "budgets": budgets,
+        **bounds_of(max_overhead, max_time, memory_budget, max_planning), "optimizer_states": optimizer_states,
+        "heavy": heavy, "policy": policy, "fuse": not no_fuse, "run": run, "budgets": budgets,
         "compare": ("mirror", "echo") if compare else ("echo",),
     }  # fmt: skip
     files = _Files(save, html, picture, segment, trace, torch_snapshot, title or Path(symbol).stem)

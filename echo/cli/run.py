@@ -30,8 +30,8 @@ from echo.cli.arguments import (
 from echo.errors import EchoError, OptionError
 from echo.system.terminal import MB, text_of
 
-_WITH_VALUES = ("--policy", "--max-overhead", "--memory-budget", "--optimizer-states", "--keep", "--recompute",
-                "--fuse", "--max-planning", "--dump", "--trace", "--plan")  # fmt: skip
+_WITH_VALUES = ("--policy", "--max-overhead", "--max-time", "--heavy", "--memory-budget", "--optimizer-states",
+                "--keep", "--recompute", "--fuse", "--max-planning", "--dump", "--trace", "--plan")  # fmt: skip
 
 Program = Annotated[
     Optional[List[str]], typer.Argument(metavar="PROGRAM", help="SCRIPT or -m MODULE, and its own arguments.")
@@ -40,6 +40,10 @@ Policy = Annotated[Optional[str], typer.Option(metavar="NAME", help="search (def
 Overhead = Annotated[
     Optional[str], typer.Option(metavar="VALUE", help="Fraction of the step, or none; as ECHO_MAX_OVERHEAD.")
 ]
+Time = Annotated[
+    Optional[str], typer.Option(metavar="VALUE", help="Multiple of the original step, as 1.0; as ECHO_MAX_TIME.")
+]
+WhenHeavy = Annotated[Optional[str], typer.Option(metavar="WHEN", help="auto (default) or never; as ECHO_HEAVY.")]
 Budget = Annotated[
     Optional[str], typer.Option(metavar="VALUE", help='Bytes, "6GB", "50%" or 0.5; as ECHO_MEMORY_BUDGET.')
 ]
@@ -89,6 +93,8 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
         program: Program = None,
         policy: Policy = None,
         max_overhead: Overhead = None,
+        max_time: Time = None,
+        heavy: WhenHeavy = None,
         memory_budget: Budget = None,
         optimizer_states: States = None,
         keep: Keep = None,
@@ -104,7 +110,8 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
         fused(fuse, no_fuse)  # refuses both
         kernels = "0" if no_fuse else fuse.value if fuse else ""
         values = {
-            "ECHO_POLICY": policy, "ECHO_MAX_OVERHEAD": max_overhead, "ECHO_MEMORY_BUDGET": memory_budget,
+            "ECHO_POLICY": policy, "ECHO_MAX_OVERHEAD": max_overhead, "ECHO_MAX_TIME": max_time, "ECHO_HEAVY": heavy,
+            "ECHO_MEMORY_BUDGET": memory_budget,
             "ECHO_OPTIMIZER_STATES": optimizer_states, "ECHO_KEEP": ",".join(keep or ()),
             "ECHO_RECOMPUTE": ",".join(recompute or ()), "ECHO_FUSE": kernels,
             "ECHO_MAX_PLANNING": max_planning, "ECHO_DEBUG": _with_dump(dump), "ECHO_PLAN": plan,

@@ -187,7 +187,10 @@ class Request:
     def most_recomputation(self, costs: CostModel) -> float | None:
         """The bound on the seconds of recomputation in a step, or None."""
         original, options = self.original_seconds(costs), self.options
-        bounds = [] if options.overhead_bound is None else [options.overhead_bound * original]
+        bounds = []
+        if options.overhead_bound is not None:  # of recomputation, and of the step with it
+            longest = (1 + options.overhead_bound) * original
+            bounds = [options.overhead_bound * original, max(0.0, longest - costs.step_seconds)]
         if options.max_time is not None and costs.is_timed:
             bounds.append(max(0.0, options.max_time * original - costs.step_seconds))
         return min(bounds, default=None)

@@ -129,6 +129,15 @@ def _number(text: str) -> float | str | None:
         raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
 
 
+def _multiple(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a multiple of the step such as 1.0, or none, got {text!r}") from None
+
+
 def _seconds(text: str) -> float | None:
     if text.strip().lower() == "none":
         return None
@@ -222,7 +231,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
     "ECHO_POLICY": ("policy", str, f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),
     "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
-    "ECHO_MAX_TIME": ("max_time", _number, "a planned step as a multiple of the original one, as 1.0, or none"),
+    "ECHO_MAX_TIME": ("max_time", _multiple, "a planned step as a multiple of the original one, as 1.0, or none"),
     "ECHO_HEAVY": ("heavy", str, "auto, or never: no compute-heavy operator runs twice"),
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "whole bytes, a size such as 6GB, or a fraction as 0.5 or 50%"),
     "ECHO_KEEP": ("keep", _listed, "nodes or operators to stash, names or patterns with commas between"),

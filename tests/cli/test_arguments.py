@@ -43,12 +43,12 @@ def test_a_symbol_without_arrays_says_so() -> None:
 
 
 def test_numbers_and_words() -> None:
-    names = ("max_overhead", "memory_budget", "max_planning")
+    names = ("max_overhead", "max_time", "memory_budget", "max_planning")
     for words, values in {
-        ("auto", None, "10"): ("auto", None, 10.0),
-        ("none", "6GB", "none"): (None, "6GB", None),
-        ("0.05", "0.5", "3"): (0.05, 0.5, 3.0),
-        ("auto", "50%", "10"): ("auto", "50%", 10.0),
+        ("auto", "none", None, "10"): ("auto", None, None, 10.0),
+        ("none", "1.0", "6GB", "none"): (None, 1.0, "6GB", None),
+        ("0.05", "0.8", "0.5", "3"): (0.05, 0.8, 0.5, 3.0),
+        ("auto", "none", "50%", "10"): ("auto", None, "50%", 10.0),
     }.items():
         assert bounds_of(*words) == dict(zip(names, values))
     with pytest.raises(OptionError, match="--max-overhead: expected a number, got 'many'"):

@@ -166,14 +166,22 @@ def test_larger_than_the_users_own() -> None:
         pytest.param(500, 1.54, {"max_overhead": None}, "", id="without a bound"),
         pytest.param(500, 1.54, {"memory_budget": 0.5}, "", id="a budget"),
         pytest.param(500, 1.54, {"fuse": "memory"}, "", id="memory first"),
+        pytest.param(500, 1.19, {"max_time": 1.2}, "", id="within a bound on the step"),
+        pytest.param(500, 1.21, {"max_time": 1.2}, "would take 1.21 of the time of a step", id="beyond that bound"),
+        pytest.param(
+            500,
+            0.9,
+            {"max_time": 0.8, "memory_budget": 0.5},
+            "would take 0.90 of the time of a step",
+            id="beyond that bound within a budget",
+        ),
         pytest.param(500, 0.0, {}, "", id="not measured"),
     ],
 )
 def test_graph_that_is_slower_than_the_bound_allows_says_so(
-    planned: int, seconds: float, options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+    planned: int, seconds: float, options: dict[str, Any], reason: str
 ) -> None:
-    monkeypatch.setattr("echo.passes.variant._stock_seconds", lambda _: 1.0)
-    asked: Any = SimpleNamespace(options=Options.of(**options))
+    asked: Any = SimpleNamespace(options=Options.of(**options), stock_seconds=lambda: 1.0)
     assert plan_variant(planned - 100, 1, stock=900, seconds=seconds).why_slower(asked) == reason
 
 
