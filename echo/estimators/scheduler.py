@@ -138,13 +138,19 @@ class Scheduler:
         return self._search("echo_schedule_fit", candidates, budget, effort, start)
 
     def least(
-        self, candidates: Iterable[int], max_seconds: float, effort: int, start: RecomputeSchedule | None = None
+        self,
+        candidates: Iterable[int],
+        max_seconds: float,
+        effort: int,
+        start: RecomputeSchedule | None = None,
+        price: float = 0.0,
     ) -> tuple[RecomputeSchedule, Replayed]:
         """The schedule of the fewest bytes that recomputes only candidates, for at most ``max_seconds``.
 
-        It goes down from ``start``, which must keep that bound; ``effort`` bounds the simulations.
+        It goes down from ``start``, which must keep that bound; ``effort`` bounds the simulations. Of all schedules on
+        the way, the one is taken whose bytes are the fewest where a second costs ``price`` bytes.
         """
-        return self._search("echo_schedule_least", candidates, max_seconds, effort, start)
+        return self._search("echo_schedule_least", candidates, max_seconds, effort, start, price)
 
     def keep(self, splits: RecomputeSchedule, budget: int, passes: int = 6) -> tuple[RecomputeSchedule, Replayed]:
         """The schedule less the copies that ``budget`` bytes make needless, those that save the most time first.
@@ -157,14 +163,20 @@ class Scheduler:
         return self._get(), Replayed(total.value, seconds)
 
     def _search(
-        self, function: str, candidates: Iterable[int], limit: float, effort: int, start: RecomputeSchedule | None
+        self,
+        function: str,
+        candidates: Iterable[int],
+        limit: float,
+        effort: int,
+        start: RecomputeSchedule | None,
+        *prices: float,
     ) -> tuple[RecomputeSchedule, Replayed]:
         self._set(start or {})
         candidate = np.zeros(self._nodes, np.uint8)
         candidate[list(candidates)] = 1
         total = ctypes.c_int64()
         search = getattr(self._library, function)
-        seconds = search(self._handle, candidate.ctypes.data, limit, effort, ctypes.byref(total))
+        seconds = search(self._handle, candidate.ctypes.data, limit, effort, *prices, ctypes.byref(total))
         return self._get(), Replayed(total.value, seconds)
 
     def _set(self, splits: RecomputeSchedule) -> None:

@@ -94,7 +94,7 @@ def planner_library() -> ctypes.CDLL:
     checked("echo_schedule_simulate", real, pointer, pointer)
     function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
     checked("echo_schedule_fit", real, pointer, pointer, size, size, pointer)
-    checked("echo_schedule_least", real, pointer, pointer, real, size, pointer)
+    checked("echo_schedule_least", real, pointer, pointer, real, size, real, pointer)
     checked("echo_schedule_keep", real, pointer, size, number, pointer)
     error = function(library, "echo_planner_error", ctypes.c_char_p)
     return library

@@ -104,7 +104,7 @@ def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> S
         effort=_HEAVY_EFFORT * problem.effort,
     )
     found = [_selection(problem, light), _solve(request, problem)]
-    return min(found, key=lambda selection: problem.worth(selection.splits))
+    return min(found, key=lambda selection: problem.cost(problem.value(selection.splits)))
 
 
 def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Selection:

@@ -219,11 +219,10 @@ class Problem:
         """Whether a choice is within all limits."""
         return not any(self.rank(evaluation)[: 1 if self.max_bytes is None else 2])
 
-    def worth(self, splits: RecomputeSchedule) -> tuple[float, float, float]:
-        """Smaller is better, as `rank`, where a second costs ``price`` bytes."""
-        value = self.value(splits)
-        late, planned, seconds = self.rank(value)
-        return (late, planned + self.price * value.seconds, seconds)
+    def cost(self, evaluation: Evaluation) -> tuple[float, float, float]:
+        """As `rank`, where without a budget a second costs ``price`` bytes."""
+        excess, planned, seconds = self.rank(evaluation)
+        return (excess, planned if self.max_bytes is not None else planned + self.price * seconds, seconds)
 
     def rank(self, evaluation: Evaluation) -> tuple[float, float, float]:
         """Smaller is better: first the excess over the limits, then the objective, then what breaks ties."""

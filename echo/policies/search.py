@@ -147,7 +147,7 @@ _ABOVE = 1.001  # times a budget: what counts as within it, since storage needs 
 
 
 def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
-    """Returns the schedule of the least worth (`Problem.worth`) that was found, at worst the light one."""
+    """Returns the schedule of the least cost (`Problem.cost`) that was found, at worst the light one."""
     if not can_fit(problem):
         return _best(problem, light, problem.chosen(HillClimb(problem).run()))
     kept = _bisected(problem, light)
@@ -155,7 +155,7 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
 
 
 def _best(problem: Problem, *schedules: RecomputeSchedule) -> RecomputeSchedule:
-    return min(schedules, key=problem.worth)
+    return min(schedules, key=lambda splits: problem.cost(problem.value(splits)))
 
 
 def _bisected(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:

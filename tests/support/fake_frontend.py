@@ -23,6 +23,7 @@ class FakeFramework:
     hook: bool = True
     onednn: bool = True
     cudnn: bool = False
+    repeats_bits: bool = True
     fuses: bool = False
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)

@@ -269,12 +269,14 @@ void RuinRecreate::ruin() {
 // Lowers the budget step by step from what the schedule needs now. Where a step fails, parts of the best schedule are
 // ruined and recreated until it succeeds or the effort is spent, or much of it without finding anything: the best
 // schedules of Transformers come with a sixteenth of the effort, those of unrolled LSTMs with all of it.
-Schedule::Value RuinRecreate::run_down(double most_seconds) {
+// Of all schedules on this way down, the one is taken whose seconds are worth their bytes.
+Schedule::Value RuinRecreate::run_down(double most_seconds, double price) {
   const std::int64_t total = left_;
   std::int64_t left_then = left_;  // when the best was found
   value_ = simulate();
-  Schedule::Splits best = s_.splits;
-  Value best_value = value_;
+  Schedule::Splits best = s_.splits, chosen = best;
+  Value best_value = value_, chosen_value = value_;
+  const auto cost = [price](const Value& value) { return static_cast<double>(value.bytes) + price * value.seconds; };
   double step = kFirstStep;
   const std::int64_t patience = std::min(total / 2, kSettled);
   const auto settled = [&] {
@@ -293,6 +295,10 @@ Schedule::Value RuinRecreate::run_down(double most_seconds) {
       best = s_.splits;
       best_value = value_;
       left_then = left_;
+      if (cost(value_) < cost(chosen_value)) {
+        chosen = best;
+        chosen_value = value_;
+      }
       continue;
     }
     s_.splits = best;
@@ -302,8 +308,8 @@ Schedule::Value RuinRecreate::run_down(double most_seconds) {
       ruin();
     }
   }
-  s_.splits = best;
-  budget_ = best_value.bytes;
+  s_.splits = chosen;
+  budget_ = chosen_value.bytes;
   left_ = s_.arrays.nodes > 0 ? kExactPrune / s_.arrays.nodes : 0;
   value_ = simulate();
   prune();

@@ -27,8 +27,8 @@ class RuinRecreate {
         stuck_(schedule.levels(), 0) {}
   // The fastest within the budget.
   Schedule::Value run();
-  // The smallest that takes at most so many seconds; the budget does not matter.
-  Schedule::Value run_down(double most_seconds);
+  // The smallest that takes at most so many seconds, where a second has to save `price` bytes; the budget does not matter.
+  Schedule::Value run_down(double most_seconds, double price);
 
  private:
   struct Own {

@@ -98,11 +98,15 @@ ECHO_EXPORT double echo_schedule_fit(Schedule* schedule, const std::uint8_t* can
                   bytes);
 }
 
-// The same for the schedule of the fewest bytes that recomputes for at most `most_seconds`.
+// The same for the schedule of the fewest bytes that recomputes for at most `most_seconds`, each of which has to save
+// `price` bytes.
 ECHO_EXPORT double echo_schedule_least(Schedule* schedule, const std::uint8_t* candidate, double most_seconds,
-                                       std::int64_t effort, std::int64_t* bytes) {
+                                       std::int64_t effort, double price, std::int64_t* bytes) {
   return value_of(
-      [&] { return echo::RuinRecreate(*schedule, marks(*schedule, candidate), 0, effort, 1).run_down(most_seconds); },
+      [&] {
+        echo::RuinRecreate search(*schedule, marks(*schedule, candidate), 0, effort, 1);
+        return search.run_down(most_seconds, price);
+      },
       bytes);
 }
 

@@ -72,7 +72,7 @@ class _Attempts:
 
     def consider(self, splits: RecomputeSchedule) -> Evaluation:
         value = self.problem.value(splits)
-        if self.problem.rank(value) < self.problem.rank(self.best_value):
+        if self.problem.cost(value) < self.problem.cost(self.best_value):
             self.best, self.best_value = splits, value
         return value
 
@@ -100,7 +100,7 @@ class _Attempts:
         schedulers = [self.scheduler, *(scheduler_of(self.problem) for _ in starts[1:])]
 
         def search(scheduler: Scheduler, start: RecomputeSchedule) -> RecomputeSchedule:
-            return scheduler.least(self.problem.candidates, bound, self.effort, start)[0]
+            return scheduler.least(self.problem.candidates, bound, self.effort, start, self.problem.price)[0]
 
         with ThreadPoolExecutor(len(schedulers)) as threads:
             schedules = list(threads.map(search, schedulers, starts))
