@@ -147,7 +147,11 @@ _ABOVE = 1.001  # times a budget: what counts as within it, since storage needs 
 
 
 def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
-    """Returns the schedule of the least cost (`Problem.cost`) that was found, at worst the light one."""
+    """Returns the schedule of the least cost (`Problem.cost`) that was found, at worst the light one.
+
+    Of that one, only candidates count: nodes were taken out that would move others.
+    """
+    light = {node: positions for node, positions in light.items() if node in problem.candidates}
     if not can_fit(problem):
         return _best(problem, light, problem.chosen(HillClimb(problem).run()))
     kept = _bisected(problem, light)
