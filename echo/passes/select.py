@@ -103,8 +103,8 @@ def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> S
         warm_start=problem.warm_start if problem.warm_start is not None and problem.warm_start.heavy else None,
         effort=_HEAVY_EFFORT * problem.effort,
     )
-    found = [_selection(problem, light), _solve(request, problem)]
-    return min(found, key=lambda selection: problem.cost(problem.value(selection.splits)))
+    found = _solve(request, problem)
+    return found if problem.deeper(light, found.splits) is found.splits else _selection(problem, light)
 
 
 def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Selection:

@@ -153,13 +153,9 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
     """
     light = {node: positions for node, positions in light.items() if node in problem.candidates}
     if not can_fit(problem):
-        return _best(problem, light, problem.chosen(HillClimb(problem).run()))
+        return problem.deeper(light, problem.chosen(HillClimb(problem).run()))
     kept = _bisected(problem, light)
-    return _best(problem, light, kept, RuinRecreate((kept,), _SHARE_OF_DEEPENED).choose(problem))
-
-
-def _best(problem: Problem, *schedules: RecomputeSchedule) -> RecomputeSchedule:
-    return min(schedules, key=lambda splits: problem.cost(problem.value(splits)))
+    return problem.deeper(light, kept, RuinRecreate((kept,), _SHARE_OF_DEEPENED).choose(problem))
 
 
 def _bisected(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
@@ -176,5 +172,5 @@ def _bisected(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
         else:
             low = max(budget, min(value.bytes, high) - 1) if in_time else budget
         if in_time:
-            best = _best(problem, best, kept)
+            best = problem.deeper(best, kept)
     return best
