@@ -119,14 +119,15 @@ def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Sel
             request.progress("select: the budget needs compute-heavy operators")
         return _solve(request, problem)
 
-    known = [_selection(heavy, splits) for splits in request.known.of(heavy)]
+    nothing = _selection(heavy, {})  # it keeps a bound on time that the others may not keep
+    known = [*(_selection(heavy, splits) for splits in request.known.of(heavy)), nothing]
     if request.known_only:
-        best = fastest(heavy, known or [_selection(heavy, {})])
+        best = fastest(heavy, known)
         if best.planned_bytes > limit:
             raise _unreachable(request, heavy.training, best, limit)
         return best
     problems = (light,) if request.options.heavy == NEVER_HEAVY else (light, heavy)
-    attempt = fastest_within(problems, solve, lambda: _selection(heavy, {}))
+    attempt = fastest_within(problems, solve, lambda: nothing)
 
     def search_least(deadline: Deadline) -> BudgetError:
         best = fastest(heavy, [attempt.least(solve, deadline), *known])
@@ -135,7 +136,7 @@ def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Sel
 
     if attempt.keeps:
         return attempt.solution
-    error = _unreachable(request, heavy.training, attempt.solution, limit)
+    error = _unreachable(request, heavy.training, fastest(heavy, [attempt.solution, nothing]), limit)
     request.unreached.append(Unreached(error.reachable, search_least))
     raise error
 

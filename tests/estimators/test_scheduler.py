@@ -97,3 +97,21 @@ def test_the_smallest_keeps_the_bound_on_time(measure: int) -> None:
             assert value == scheduler.simulate(splits), f"seed {seed}, share {share}"
             saved += share == 0.5 and value.bytes < stock.bytes
     assert saved > 60
+
+
+def test_priced_seconds_recompute_less_and_candidates_alone() -> None:
+    """The dearer a second, the fewer of them; schedules that are taken cost less than any other on the way."""
+    fewer = 0
+    for seed in range(60):
+        graph = random_graph(seed, random.Random(seed).randint(8, 40))
+        scheduler = Scheduler(*graph, CHUNKS)
+        operators = [number for number, node in graph.training.operators() if node.forward][:-1]
+        candidates = operators[::2]
+        stock, free = scheduler.simulate({}), scheduler.least(candidates, 1e300, EFFORT)[1]
+        step = (stock.bytes - free.bytes) / max(free.seconds, 1e-9)  # what a second saves on the whole way
+        splits, priced = scheduler.least(candidates, 1e300, EFFORT, price=1.5 * step)
+        assert set(splits) <= set(candidates), f"seed {seed}"
+        assert priced.bytes + 1.5 * step * priced.seconds <= stock.bytes, f"seed {seed}"
+        fewer += priced.seconds < free.seconds
+        assert scheduler.least(candidates, 1e300, EFFORT, price=1e12)[1].seconds <= 1e-6
+    assert fewer > 10

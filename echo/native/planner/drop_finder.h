@@ -20,8 +20,8 @@ struct Drop {
 // Finds drops in the last simulation of a schedule. Estimates only: in-place operators and what is transient are left out.
 class DropFinder {
  public:
-  DropFinder(const Schedule& schedule, const std::vector<std::uint8_t>& candidate)
-      : s_(schedule), candidate_(candidate) {}
+  DropFinder(const Schedule& schedule, std::vector<std::uint8_t> candidate)
+      : s_(schedule), candidate_(std::move(candidate)) {}
 
   // All that free bytes while more than `limits[level]` are alive on some level of the schedule. `price` is what a second
   // may cost, in the unit of `Drop::gain`: it decides which inputs are recomputed too. What copies keep counts at as many
@@ -48,7 +48,7 @@ class DropFinder {
   void add_inputs(std::int32_t slot, std::int32_t step, double price, Drop* drop);
 
   const Schedule& s_;
-  const std::vector<std::uint8_t>& candidate_;
+  const std::vector<std::uint8_t> candidate_;
   double above_ = 0;
   std::vector<std::vector<double>> over_;  // by level: up to each step
   std::vector<std::int32_t> use_begin_, uses_, step_of_slot_;

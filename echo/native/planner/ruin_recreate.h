@@ -16,10 +16,10 @@ namespace echo {
 // simulations that it may take. The same seed gives the same result.
 class RuinRecreate {
  public:
-  RuinRecreate(Schedule& schedule, const std::vector<std::uint8_t>& candidate, std::int64_t budget, std::int64_t effort,
+  RuinRecreate(Schedule& schedule, std::vector<std::uint8_t> candidate, std::int64_t budget, std::int64_t effort,
                std::uint32_t seed)
       : s_(schedule),
-        drops_(schedule, candidate),
+        drops_(schedule, std::move(candidate)),
         budget_(budget),
         left_(effort),
         random_(seed),

@@ -1,0 +1,141 @@
+"""Compute-heavy operators that run twice by default, and the bound on the time of a whole step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+import echo
+from benchmarks.models import SMALL
+from echo.errors import BudgetError, TimeLimitError
+from echo.estimators.cost_model import CostModel
+from echo.frontend.framework import MxnetFramework
+from echo.ir.op_spec import PLAN_ATTRIBUTE
+from echo.ir.ops import spec
+from echo.ir.training_graph import TrainingGraph
+from echo.policies import search
+from tests.support.planning import costs_of
+
+MODEL = SMALL["lm"]()
+pytestmark = pytest.mark.usefixtures("nothing_remembered", "cheap_planning")
+UNFUSED: dict[str, Any] = {"fuse": False, "max_overhead": 0.3}
+
+
+@pytest.fixture(autouse=True)
+def second(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_all(monkeypatch, 1e-3)
+
+
+def time_all(monkeypatch: pytest.MonkeyPatch, second: float, measured: bool = True) -> None:
+    """Every operator takes so long, as if that were measured."""
+
+    def costs(self: MxnetFramework, training: TrainingGraph, *_: float) -> CostModel:
+        found = costs_of(training, second)
+        return found if measured else replace(found, measured=0, estimated=len(training.nodes))
+
+    monkeypatch.setattr(MxnetFramework, "costs", costs)
+
+
+def chain(layers: int = 12) -> mx.sym.Symbol:
+    """Products between which there is little that is light."""
+    y = mx.sym.var("data")
+    for index in range(layers):
+        y = mx.sym.tanh(mx.sym.FullyConnected(y, num_hidden=16, name=f"fc{index}"))
+    return mx.sym.LinearRegressionOutput(y, mx.sym.var("label"), name="out")
+
+
+def plan(**options: Any) -> echo.Plan:
+    return echo.plan(chain(), data=(4096, 16), **options)
+
+
+def plan_lm(**options: Any) -> echo.Plan:
+    return echo.plan(MODEL.symbol, **options, **MODEL.shapes)
+
+
+def heavy(found: echo.Plan) -> int:
+    return sum(spec(mark.op).cost.heavy and PLAN_ATTRIBUTE in mark.attrs for mark in found.marks)
+
+
+def test_heavy_operators_run_twice_and_a_note_says_what_that_saves() -> None:
+    light, deeper = plan(heavy="never", **UNFUSED), plan(**UNFUSED)
+    assert heavy(light) == 0
+    assert heavy(deeper) > 0
+    assert deeper.after.total < light.after.total
+    assert deeper.overhead <= 0.3
+    (note,) = [note.text for note in deeper.notes if "run twice" in note.text]
+    assert f"{heavy(deeper)} compute-heavy operators run twice, which saves" in note
+
+
+@pytest.mark.parametrize(
+    ("options", "second", "measured", "same_bits"),
+    [
+        pytest.param({"policy": "echo"}, 1e-3, True, True, id="the paper's policy"),
+        pytest.param({"max_overhead": None}, 1e-3, True, True, id="no bound"),
+        pytest.param({}, 1e-7, True, True, id="a step that is too short to be timed"),
+        pytest.param({}, 1e-3, False, True, id="nothing measured"),
+        pytest.param({}, 1e-3, True, False, id="a GPU that chooses algorithms"),
+    ],
+)
+def test_heavy_operators_stay_stashed(
+    options: dict[str, Any], second: float, measured: bool, same_bits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_all(monkeypatch, second, measured)
+    monkeypatch.setattr(MxnetFramework, "repeats_bits", property(lambda _: same_bits))
+    assert heavy(plan(**{**UNFUSED, **options})) == 0
+
+
+def test_search_that_fails_leaves_the_light_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise ValueError("surprise")
+
+    light = plan(heavy="never", **UNFUSED)
+    monkeypatch.setattr(search, "deepened", fails)
+    found = plan(**UNFUSED)
+    assert found.after == light.after
+    assert any("surprise" in note.text for note in found.failed)
+
+
+def test_no_time_left_leaves_the_light_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    light = plan(heavy="never", **UNFUSED)
+    monkeypatch.setattr("echo.passes.request.Request.is_late", property(lambda _: True))
+    found = plan(**UNFUSED)
+    assert found.after.total <= light.after.total
+    assert heavy(found) == 0
+
+
+def test_bound_on_the_step_is_kept_and_buys_memory() -> None:
+    found = {bound: plan(max_time=bound) for bound in (1.0, 1.1, 1.3)}
+    assert all(each.time_ratio <= bound * (1 + 1e-9) for bound, each in found.items())
+    totals = [each.after.total for each in found.values()]
+    assert totals == sorted(set(totals), reverse=True)
+    assert plan_lm(max_time=0.6).time_ratio <= 0.6
+
+
+def test_both_bounds_hold() -> None:
+    found = plan(max_time=1.4, max_overhead=0.05)
+    assert found.overhead <= 0.05
+    assert found.time_ratio <= 1.4
+    assert plan_lm(max_time=1.0, memory_budget=0.9).time_ratio <= 1.0
+    with pytest.raises(BudgetError, match=r"cannot be met within max_time=1: the least that can be reached") as caught:
+        plan(max_time=1.0, memory_budget=0.9)
+    assert caught.value.reachable > caught.value.budget
+
+
+def test_bound_that_cannot_be_met_names_the_fastest_plan() -> None:
+    with pytest.raises(TimeLimitError, match=r"max_time of 0.01 cannot be met: the least .* is 0\.\d+ times") as caught:
+        plan_lm(max_time=0.01)
+    error = caught.value
+    assert 0.01 < error.reachable < 1
+    assert plan_lm(max_time=1.001 * error.reachable).after.total <= error.bytes
+    with pytest.raises(TimeLimitError, match="is 1.00 times a step of the original graph"):
+        plan(max_time=0.5, fuse=False)
+
+
+def test_bound_on_the_step_where_nothing_was_measured_is_none_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_all(monkeypatch, 1e-3, measured=False)
+    found = plan(max_time=0.01)
+    assert heavy(found) == 0
+    assert any("max_time is no bound here" in note.text for note in found.notes)
