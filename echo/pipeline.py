@@ -3,8 +3,9 @@
 The framework turns a symbol and its shapes into a `Graph`; each pass below takes values and gives one; at bind the
 runtime binds the rewritten graph, and the native hook applies the plan in MXNet's own gradient pass.
 
-`BASES` make graphs to choose between, `PIPELINE` plans each of them, and `REFINEMENTS` offer another graph in the place
-of the one that was chosen. The thresholds of those choices are in `echo.passes.rules`.
+`BASES` make graphs to choose between, `PIPELINE` plans each of them, and `REFINEMENTS` offer another graph instead of
+the one that was chosen. That one is planned once more with compute-heavy operators as candidates, if the bounds on time
+have room for them. The thresholds of those choices are in `echo.passes.rules`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
 
 
 def plan(request: Request) -> Planned:
-    """Plans the graphs that `BASES` make, chooses one, and refines it.
+    """Plans the graphs that `BASES` make, chooses one, refines it, and lets heavy operators run twice where that pays.
 
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
