@@ -38,8 +38,7 @@ from echo.runtime.foresight import FORESIGHT
 from echo.runtime.shape_plans import STOCK, Answer, CachedChoice, ShapePlans, Signature, chosen
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
-from echo.verify.storage import beside_storage
-from echo.verify.verifier import Case, call_matches_original
+from echo.verify.verifier import Case, Findings, matches_original
 
 logger = logging.getLogger("echo")
 _MOST_OPS = 8  # CachedOps of one block
@@ -254,29 +253,17 @@ class PlannedCachedOp:
                 self._give_up(signature)
 
     def _is_right(self, signature: Signature, args: Sequence[Any], options: Options) -> bool:
-        names, choice = self._symbol.list_inputs(), self._choice
+        choice = self._choice
         assert choice.graph is not None
-        user, bound = self._graph, choice.graph
+        case = Case.of_call(
+            dict(zip(self._symbol.list_inputs(), args)), args[0].context, runner=self._runner, user=self._graph,
+            bound=choice.graph, fuses=choice.fuses, plan=self.plans[signature], flags=self._flags, options=options,
+        )  # fmt: skip
 
-        def case(requests: Mapping[str, str], arrays: Mapping[str, Any]) -> Case:
-            return Case(
-                runner=self._runner,
-                user=user,
-                bound=bound,
-                fuses=choice.fuses,
-                context=str(args[0].context),
-                plan=self.plans[signature],
-                requests=requests,
-                given=arrays,
-                flags=self._flags,
-                training=autograd.is_training(),
-                options=repr(replace(options, plan=())),
-                hidden=beside_storage(self.plans[signature], args[0].context),
-            )
+        def find() -> Findings:
+            return case.find(lambda of_plan: self._new_op(choice if of_plan else STOCK), self._current)
 
-        states = self._symbol.list_auxiliary_states()
-        stock, fresh = lambda: self._new_op(STOCK), lambda: self._new_op(choice)
-        return call_matches_original(stock, self._current, fresh, dict(zip(names, args)), states, case, options.strict)
+        return matches_original(case, find, options.strict)
 
     def _new_op(self, choice: CachedChoice) -> Any:
         if choice.graph is None:

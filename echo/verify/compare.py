@@ -22,7 +22,7 @@ from echo.frontend.mxnet_settings import COPIES_VARIABLE, has_one_generator
 from echo.ir.graph import Graph
 from echo.ir.ops import may_draw
 from echo.native import function
-from echo.verify.storage import Array, Difference, StepPair
+from echo.verify.storage import Array, Difference
 
 TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the largest element, where operators are fused
 # A gradient that is zero but for rounding (a bias before BatchNorm, values after saturated gates) is compared with this
@@ -30,43 +30,29 @@ TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the larges
 # 0 is right.
 FLOOR = 0.1
 Arrays = Mapping[str, Array]
-Run = Callable[[], Arrays]
 
 
 class UnverifiedError(EchoError):
     """A graph that cannot be verified; the message says why."""
 
 
-def compared(graph: Graph, fuses: bool, run_stock: Run, run_planned: Run, alone: StepPair) -> list[Difference]:
-    """Runs a step of both graphs from one random state, which is restored; returns the arrays that differ.
+def differences(expected: Arrays, actual: Arrays, fuses: bool) -> list[Difference]:
+    """Returns the arrays that differ: in any bit or, if operators are fused, by more than the tolerance."""
+    gradients = {name for name in expected if name.startswith("gradient ")}
+    floor = FLOOR * max((_largest(expected[name]) for name in gradients), default=0.0)
+    tried = (_difference(name, array, actual[name], fuses, floor * (name in gradients))
+             for name, array in expected.items())  # fmt: skip
+    return [difference for difference in tried if difference is not None]
 
-    ``alone`` runs each graph once more by itself. If the planned graph then holds more storage, that is a difference.
+
+@contextlib.contextmanager
+def same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None], Callable[[], Any]]]:
+    """Yields two functions: to restore the random state of the beginning, as the end does, and to read the present one.
 
     Raises:
         UnverifiedError: the graph has operators of the user's that may do more than compute, or draws random numbers
             from where they cannot be put back.
     """
-    with _same_random(graph, alone.ctx.device_type == "gpu") as (restore, read_state):
-        expected = run_stock()
-        first = read_state()
-        restore()
-        actual = run_planned()
-        second = read_state()
-        growth = alone.growth()
-    gradients = {name for name in expected if name.startswith("gradient ")}
-    floor = FLOOR * max((_largest(expected[name]) for name in gradients), default=0.0)
-    tried = (
-        _difference(name, array, actual[name], fuses, floor * (name in gradients)) for name, array in expected.items()
-    )
-    wrong = [difference for difference in tried if difference is not None]
-    if first != second:
-        wrong.append(Difference("the stream of random numbers", float("nan"), np.zeros(0), np.zeros(0)))
-    return wrong if growth is None else [*wrong, growth]
-
-
-@contextlib.contextmanager
-def _same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None], Callable[[], Any]]]:
-    """Two functions: to restore the random state of the beginning, as the end does, and to read the present one."""
     operators = [node for node in graph.nodes if not node.is_variable]
     if any(node.op == "Custom" for node in operators):
         raise UnverifiedError("it has a Custom operator, which would run twice")
@@ -131,10 +117,11 @@ def read(**kinds: Mapping[Any, Any]) -> Arrays:
     }
 
 
-def step_of(executor: mx.executor.Executor, forward: Callable[..., Any], backward: Callable[..., Any]) -> Arrays:
-    """Outputs, gradients and auxiliary states of a training step of an executor, by these functions of its class."""
-    forward(executor, True)
-    backward(executor, head_gradients(executor.outputs))
+def step_of(executor: mx.executor.Executor) -> Arrays:
+    """Outputs, gradients and auxiliary states of a training step of an executor, by the functions of MXNet's class."""
+    stock = mx.executor.Executor
+    stock.forward(executor, True)
+    stock.backward(executor, head_gradients(executor.outputs))
     return read(output=dict(enumerate(executor.outputs)), gradient=executor.grad_dict, state=executor.aux_dict)
 
 
@@ -176,18 +163,17 @@ def is_recorded(array: Any) -> bool:
 
 
 @contextlib.contextmanager
-def put_back(arrays: Sequence[Any]) -> Iterator[list[Any]]:
-    """Copies of these arrays; at the end they are put back."""
+def put_back(arrays: Sequence[Any]) -> Iterator[None]:
+    """Restores the values that these arrays have now at the end."""
     mx.nd.waitall()
-    copies = [None if array is None else array.copy() for array in arrays]
+    copies = [(array, array.copy()) for array in arrays if array is not None]
     mx.nd.waitall()
     try:
-        yield copies
+        yield
     finally:
         mx.nd.waitall()
-        for array, copy in zip(arrays, copies):
-            if copy is not None:
-                copy.copyto(array)
+        for array, copy in copies:
+            copy.copyto(array)
         mx.nd.waitall()
 
 

@@ -1,4 +1,4 @@
-"""The storage counter's check: whether a graph holds more than MXNet's own at any moment of a step."""
+"""Differences between two graphs; and whether the planned one holds more of MXNet's storage at any moment of a step."""
 
 from __future__ import annotations
 
@@ -19,31 +19,9 @@ from echo.plans.decisions import HIDDEN
 from echo.plans.plan import Plan
 from echo.system.terminal import size_text
 
-# A difference that ``verify`` finds between the results of a plan's graph and of the original graph.
-
 Array = Any  # of numpy
+STORAGE = "storage"  # the name of a difference in bytes
 
-
-@dataclass(frozen=True)
-class Difference:
-    """An array that the plan's graph (``echo``) and the user's (``own``) compute differently.
-
-    ``off`` is the largest difference, as a part of the largest element.
-    """
-
-    name: str
-    off: float
-    own: Array
-    echo: Array
-
-    def __str__(self) -> str:
-        if self.own.shape != self.echo.shape or self.own.dtype != self.echo.dtype:
-            return f"{self.name}: {self.own.dtype}{self.own.shape} became {self.echo.dtype}{self.echo.shape}"
-        return f"{self.name} by {self.off:.1e} of its largest element"
-
-
-# ``verify``: how much of MXNet's storage a graph holds in a step, against the original graph.
-#
 # MXNet's storage, which the memory counter of its profiler shows, is arrays and all that operators allocate as they
 # run. The counter does not see the bytes that oneDNN's RNN operator keeps by itself. A plan that fuses such an
 # operator keeps them in arrays, so the bytes that it knows of (`echo.plans.decisions.HIDDEN`) are added to the user's
@@ -58,49 +36,49 @@ _ROUNDS, _MOST_ROUNDS = 3, 1000
 
 
 @dataclass(frozen=True)
-class StorageRegression(Difference):
-    """A plan's graph holds more storage than the user's; ``own`` and ``echo`` are the bytes of both."""
+class Difference:
+    """An array that the plan's graph (``echo``) and the user's (``own``) compute differently.
 
-    def __str__(self) -> str:
-        user, planned = (size_text(int(array)) for array in (self.own, self.echo))
-        return f"{self.name}: {user} became {planned}"
-
-
-@dataclass
-class StepPair:
-    """A step of the user's graph (``stock``) and one of the ``planned`` graph; both allocate and free all they hold.
-
-    ``hidden`` are bytes that the user's operators hold alongside MXNet's storage, None where they are unknown and
-    storage cannot be compared. ``told`` is the result in words, for the log.
+    ``off`` is the largest difference, as a part of the largest element. Of the storage that both graphs hold, ``own``
+    and ``echo`` are the bytes.
     """
 
-    stock: Callable[[], Any]
-    planned: Callable[[], Any]
-    ctx: mx.Context
-    hidden: int | None
-    told: str = "storage was not compared"
+    name: str
+    off: float
+    own: Array
+    echo: Array
 
-    def growth(self) -> StorageRegression | None:
-        """By how much the plan's graph holds more than the user's; None where it does not, or that is not known."""
-        if self.hidden is None:
-            return None
-        try:
-            user_bytes, plan_bytes = self._most(self.stock), self._most(self.planned)
-            for _ in range(_AGAIN):
-                if grows(user_bytes + self.hidden, plan_bytes):
-                    user_bytes = max(user_bytes, self._most(self.stock))
-                    plan_bytes = min(plan_bytes, self._most(self.planned))
-        except (NativeError, mx.MXNetError) as error:
-            self.told = f"storage was not compared: {one_line(error)}"
-            return None
-        user_bytes += self.hidden
-        self.told = f"{size_text(user_bytes)} of storage became {size_text(plan_bytes)}"
-        if not grows(user_bytes, plan_bytes):
-            return None
-        return StorageRegression("storage", plan_bytes / user_bytes - 1, np.array(user_bytes), np.array(plan_bytes))
+    def __str__(self) -> str:
+        if self.name == STORAGE:
+            return f"{self.name}: {size_text(int(self.own))} became {size_text(int(self.echo))}"
+        if self.own.shape != self.echo.shape or self.own.dtype != self.echo.dtype:
+            return f"{self.name}: {self.own.dtype}{self.own.shape} became {self.echo.dtype}{self.echo.shape}"
+        return f"{self.name} by {self.off:.1e} of its largest element"
 
-    def _most(self, run: Callable[[], Any]) -> int:
-        return peak_storage(run, self.ctx)[0]
+
+def growth(
+    stock: Callable[[], Any], planned: Callable[[], Any], ctx: mx.Context, hidden: int | None
+) -> tuple[Difference | None, str]:
+    """Returns by how much a planned graph holds more storage in a step than the original one, and a text for the log.
+
+    ``stock`` and ``planned`` run a step, and allocate and free all that it holds. ``hidden`` are the bytes that the
+    user's operators hold outside MXNet's storage; if it is None, they are unknown, and nothing is compared.
+    """
+    if hidden is None:
+        return None, "storage was not compared"
+    try:
+        user_bytes, plan_bytes = peak_storage(stock, ctx)[0], peak_storage(planned, ctx)[0]
+        for _ in range(_AGAIN):
+            if grows(user_bytes + hidden, plan_bytes):
+                user_bytes = max(user_bytes, peak_storage(stock, ctx)[0])
+                plan_bytes = min(plan_bytes, peak_storage(planned, ctx)[0])
+    except (NativeError, mx.MXNetError) as error:
+        return None, f"storage was not compared: {one_line(error)}"
+    user_bytes += hidden
+    told = f"{size_text(user_bytes)} of storage became {size_text(plan_bytes)}"
+    if not grows(user_bytes, plan_bytes):
+        return None, told
+    return Difference(STORAGE, plan_bytes / user_bytes - 1, np.array(user_bytes), np.array(plan_bytes)), told
 
 
 def grows(user_bytes: int, plan_bytes: int) -> bool:

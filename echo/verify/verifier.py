@@ -31,31 +31,63 @@ from echo.ir.training_graph import Runner
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.verify import compare
-from echo.verify.storage import Difference, StepPair, beside_storage
+from echo.verify.storage import Difference, beside_storage, growth
 
 logger = logging.getLogger("echo")
 Findings = Tuple[List[Difference], str]  # and a text about storage, for the log
+Make = Callable[[bool], Any]  # makes an executor or a CachedOp: of the planned graph, or of the original one
 
 
 @dataclass(frozen=True)
 class Case:
-    """One bound graph and its inputs: ``given`` are arguments, auxiliary states and gradients before the step.
-
-    ``fuses``: last bits may differ, as of fused operators.
-    """
+    """One bound graph and its inputs: ``arrays`` are arguments, auxiliary states and gradients before the step."""
 
     runner: Runner
     user: Graph
     bound: Graph
-    fuses: bool
-    context: str
+    fuses: bool  # last bits may differ
+    ctx: mx.Context
     plan: Plan | None
     requests: Mapping[str, str]  # of executors, by argument; of CachedOps "write" where a gradient was asked for
-    given: compare.Arrays
+    arrays: Mapping[str, Mapping[str, Any]]  # by "argument", "state" and "gradient", then by name
     flags: Sequence[tuple[str, Any]] = ()
     training: bool = True
-    options: str = ""
-    hidden: int | None = None  # bytes that the user's operators hold where MXNet does not count them
+    options: Options | None = None  # as far as they are known
+
+    @staticmethod
+    def of_call(inputs: Mapping[str, Any], ctx: mx.Context, **facts: Any) -> Case:
+        """Returns the case of a call of a CachedOp with these inputs, as autograd records them now."""
+        requests = {name: "write" for name, array in inputs.items() if compare.is_recorded(array)}
+        arrays = {"argument": inputs}
+        return Case(requests=requests, arrays=arrays, ctx=ctx, training=autograd.is_training(), **facts)
+
+    def find(self, make: Make, planned: Any) -> Findings:
+        """Runs a step of both graphs from one random state, which is restored; returns what differs.
+
+        ``planned`` is the executor or CachedOp to verify. Others, of ``make``, run the original graph, and then each
+        graph separately, to compare the storage that both hold.
+
+        Raises:
+            UnverifiedError: the graph cannot be run twice.
+        """
+
+        def step(of_plan: bool) -> compare.Arrays:
+            return self._step(make(of_plan))
+
+        with compare.same_random(self.user, self.ctx.device_type == "gpu") as (restore, read_state):
+            expected, first = step(False), read_state()
+            restore()
+            actual, second = self._step(planned), read_state()
+            grown, told = growth(lambda: step(False), lambda: step(True), self.ctx, beside_storage(self.plan, self.ctx))
+        wrong = compare.differences(expected, actual, self.fuses)
+        if first != second:
+            wrong.append(Difference("the stream of random numbers", float("nan"), np.zeros(0), np.zeros(0)))
+        return wrong if grown is None else [*wrong, grown], told
+
+    def _step(self, runnable: Any) -> compare.Arrays:
+        if self.runner == Runner.EXECUTOR:
+            return compare.step_of(runnable)
+        return compare.call_of(runnable, self.arrays["argument"], symbol_of(self.user).list_auxiliary_states())
 
 
 @dataclass(frozen=True)
@@ -76,92 +108,42 @@ class Verifier:
         Raises:
             VerificationError: under ``strict``, if it does not.
         """
-        return matches_original(lambda: self._differences(executor, inputs), lambda: self._case(executor), self.strict)
+        applied = executor._applied
+        arrays = {"argument": executor.arg_dict, "gradient": executor.grad_dict, "state": executor.aux_dict}
+        case = Case(Runner.EXECUTOR, applied.user, applied.graph, applied.fuses, executor._ctx, self.plan,
+                    executor.requests, arrays, options=self.options)  # fmt: skip
 
-    def _differences(self, executor: Any, inputs: Mapping[str, Any]) -> Findings:
-        if self.thread != threading.get_ident():
-            raise compare.UnverifiedError("it was bound in another thread, which draws other random numbers")
-        for name, array in inputs.items():
-            executor.arg_dict[name][:] = array
-        stock, applied = mx.executor.Executor, executor._applied
-        count = len(executor.grad_arrays)
-        with compare.put_back([*executor.grad_arrays, *executor.aux_arrays]) as before:
+        def make(of_plan: bool) -> mx.executor.Executor:
+            bound = applied.graph if of_plan else executor._symbol
+            gradients, states = ([array if array is None else array.copy() for array in group]
+                                 for group in (executor.grad_arrays, executor.aux_arrays))  # fmt: skip
+            return executor._bound(bound, executor.arg_arrays, gradients, states)
 
-            def fresh(bound: Graph | Symbol) -> compare.Arrays:
-                copies = [None if array is None else array.copy() for array in before]
-                rebound = executor._bound(bound, executor.arg_arrays, copies[:count], copies[count:])
-                return compare.step_of(rebound, stock.forward, stock.backward)
+        def find() -> Findings:
+            if self.thread != threading.get_ident():
+                raise compare.UnverifiedError("it was bound in another thread, which draws other random numbers")
+            for name, array in inputs.items():
+                executor.arg_dict[name][:] = array
+            with compare.put_back([*executor.grad_arrays, *executor.aux_arrays]):
+                return case.find(make, executor)
 
-            def user() -> compare.Arrays:
-                return fresh(executor._symbol)
-
-            def planned() -> compare.Arrays:
-                return compare.step_of(executor, stock.forward, stock.backward)
-
-            alone = StepPair(
-                user, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx)
-            )
-            return compare.compared(applied.user, applied.fuses, user, planned, alone), alone.told
+        return matches_original(case, find, self.strict)
 
     def for_rebound(self) -> Verifier:
         """Returns the verifier of an executor that this thread binds again for other shapes."""
         return replace(self, plan=None, thread=threading.get_ident())
 
-    def _case(self, executor: Any) -> Case:
-        applied = executor._applied
-        return Case(
-            runner=Runner.EXECUTOR,
-            user=applied.user,
-            bound=applied.graph,
-            fuses=applied.fuses,
-            context=str(executor._ctx),
-            plan=self.plan,
-            requests=executor.requests,
-            given=compare.read(argument=executor.arg_dict, gradient=executor.grad_dict, state=executor.aux_dict),
-            options=repr(replace(self.options, plan=())),
-            hidden=beside_storage(self.plan, executor._ctx),
-        )
 
+def matches_original(case: Case, find: Callable[[], Findings], strict: bool) -> bool:
+    """Whether there are no differences; otherwise the case is written to a folder, which a warning names.
 
-def call_matches_original(
-    make_stock: Callable[[], Any],
-    planned: Any,
-    make_planned: Callable[[], Any],
-    inputs: Mapping[str, Any],
-    states: Sequence[str],
-    case: Callable[[Mapping[str, str], compare.Arrays], Case],
-    strict: bool,
-) -> bool:
-    """Whether the results of ``planned``, a CachedOp, for these inputs are those of one of the original graph.
-
-    ``make_stock`` makes a CachedOp of the user's graph, ``make_planned`` another one of the planned graph. ``states``
-    names the auxiliary states among the inputs. ``case`` makes the report's case of the gradients that are asked for
-    and the arrays. True where it cannot be tried.
+    True if it cannot be tried.
 
     Raises:
-        VerificationError: under ``strict``, if it does not.
+        VerificationError: under ``strict``, if there are differences.
     """
-
-    def full_case() -> Case:
-        requests = {name: "write" for name, array in inputs.items() if compare.is_recorded(array)}
-        return case(requests, compare.read(argument=inputs))
-
-    def differences() -> Findings:
-        about, ctx = case({}, {}), next(iter(inputs.values())).context
-
-        def call(op: Callable[[], Any]) -> Callable[[], compare.Arrays]:
-            return lambda: compare.call_of(op(), inputs, states)
-
-        alone = StepPair(call(make_stock), call(make_planned), ctx, about.hidden)
-        return compare.compared(about.user, about.fuses, call(make_stock), call(lambda: planned), alone), alone.told
-
-    return matches_original(differences, full_case, strict)
-
-
-def matches_original(differences: Callable[[], Findings], case: Callable[[], Case], strict: bool) -> bool:
-    """Whether there are no differences; otherwise the case is written to a folder, which a warning names."""
     try:
-        wrong, storage = differences()
+        wrong, storage = find()
     except (EchoError, mx.MXNetError, TypeError, ValueError, KeyError) as error:  # also of wrong calls of the user's
         lines = str(error).strip().splitlines() or [type(error).__name__]
         logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
@@ -170,7 +152,7 @@ def matches_original(differences: Callable[[], Findings], case: Callable[[], Cas
         same = "outputs, gradients, states and random numbers are those of the user's own graph"
         logger.info("echo: verify: %s; %s", same, storage)
         return True
-    folder = write(case(), wrong)
+    folder = write(case, wrong)
     shown = "; ".join(map(str, wrong[:3])) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     text = (
         f"a plan does not do what your own graph does: {shown}. Please report it with what is in {folder}, where "
@@ -185,6 +167,7 @@ def matches_original(differences: Callable[[], Findings], case: Callable[[], Cas
 # The report of a difference: a folder with both graphs, the plan, the arrays, and a script that compares them again, in
 # another process or on another machine.
 
+_KINDS = ("argument", "gradient", "state")
 _SETTINGS = ("MXNET_", "NNVM_", "ECHO_", "OMP_", "MKLDNN_", "DNNL_")
 _SCRIPT = '''"""Runs the step again in which echo's plan and the stock graph differed: python reproduce.py"""
 import os
@@ -205,12 +188,15 @@ def write(case: Case, wrong: Sequence[Difference]) -> Path:
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="echo-verify-"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+    given = compare.read(**case.arrays)
     about = {
         "differences": [str(difference) for difference in wrong],
-        **{name: getattr(case, name) for name in ("runner", "context", "fuses", "training", "hidden", "options")},
+        **{name: getattr(case, name) for name in ("runner", "fuses", "training")},
+        "context": [case.ctx.device_type, case.ctx.device_id],
+        "options": repr(case.options and replace(case.options, plan=())),
         "flags": [[name, str(value)] for name, value in case.flags],
         "requests": dict(case.requests),
-        "arrays": {name: [list(array.shape), array.dtype.name] for name, array in case.given.items()},
+        "arrays": {name: [list(array.shape), array.dtype.name] for name, array in given.items()},
         "settings": settings,
         "versions": {
             "echo": version("mxnet-echo"),
@@ -220,12 +206,12 @@ def write(case: Case, wrong: Sequence[Difference]) -> Path:
             "platform": platform.platform(),
         },
     }
-    (folder / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-    for name, graph in (("symbol", case.user), ("bound", case.bound)):
-        (folder / f"{name}.json").write_text(json.dumps(graph.to_json()), encoding="utf-8")
+    graphs = {name: graph.to_json() for name, graph in (("symbol", case.user), ("bound", case.bound))}
+    for name, value in {"about": about, **graphs}.items():
+        (folder / f"{name}.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
     if case.plan is not None:
         case.plan.save(folder / "plan.json")
-    np.savez(folder / "given.npz", **case.given)
+    np.savez(folder / "given.npz", **given)
     sides = ("own", "echo")
     arrays = {f"{side} {difference.name}": getattr(difference, side) for difference in wrong for side in sides}
     np.savez(folder / "differences.npz", **arrays)
@@ -240,10 +226,18 @@ def replay(folder: Path) -> int:
         print(f"no native hook, and so no plan: {why}")
         return 2
     case = _loaded(folder)
-    run = _step if case.runner == Runner.EXECUTOR else _call
-    ctx = mx.Context(*_device(case.context))
-    alone = StepPair(lambda: run(case, case.user), lambda: run(case, case.bound), ctx, case.hidden)
-    wrong = compare.compared(case.user, case.fuses, alone.stock, alone.planned, alone)
+    for name in case.requests if case.runner != Runner.EXECUTOR else ():
+        case.arrays["argument"][name].attach_grad()
+
+    def make(of_plan: bool) -> Any:
+        symbol = symbol_of(case.bound if of_plan else case.user)
+        if case.runner != Runner.EXECUTOR:
+            return mx.nd.CachedOp(symbol, case.flags)
+        copies = [{name: array.copy() for name, array in case.arrays.get(kind, {}).items()} for kind in _KINDS]
+        return Symbol.bind(symbol, case.ctx, *copies[:2], case.requests, copies[2])
+
+    with autograd.record(train_mode=case.training):
+        wrong, _ = case.find(make, make(True))
     for difference in wrong:
         print(difference)
     print(f"{len(wrong)} differences" if wrong else "no difference")
@@ -251,43 +245,17 @@ def replay(folder: Path) -> int:
 
 
 def _loaded(folder: Path) -> Case:
-    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-    texts = ((folder / f"{name}.json").read_text(encoding="utf-8") for name in ("symbol", "bound"))
-    user, bound = (graph_of(load(json.loads(text))) for text in texts)
+    about, user, bound = (json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+                          for name in ("about", "symbol", "bound"))  # fmt: skip
+    ctx = mx.Context(*about["context"])
+    arrays: dict[str, dict[str, Any]] = {}
     with np.load(folder / "given.npz") as file:
-        arrays = dict(file)
-    flags = [(name, value) for name, value in about["flags"]]
-    runner = Runner(about["runner"])
-    return Case(runner, user, bound, about["fuses"], about["context"], None, about["requests"], arrays, flags,
-                about["training"], hidden=about["hidden"])  # fmt: skip
-
-
-def _device(text: str) -> tuple[str, int]:
-    device_type, _, number = text.rstrip(")").partition("(")
-    return device_type, int(number)
-
-
-def _arrays_of(case: Case, kind: str, names: Sequence[str]) -> dict[str, Any]:
-    context = mx.Context(*_device(case.context))
-    arrays = {name: case.given[f"{kind} {name}"] for name in names if f"{kind} {name}" in case.given}
-    return {name: mx.nd.array(value, context, value.dtype) for name, value in arrays.items()}
-
-
-def _step(case: Case, graph: Graph) -> compare.Arrays:
-    symbol = symbol_of(graph)
-    names = symbol.list_arguments()
-    args, gradients = _arrays_of(case, "argument", names), _arrays_of(case, "gradient", names)
-    states = _arrays_of(case, "state", symbol.list_auxiliary_states())
-    executor = Symbol.bind(symbol, mx.Context(*_device(case.context)), args, gradients, dict(case.requests), states)
-    stock = mx.executor.Executor
-    return compare.step_of(executor, stock.forward, stock.backward)
-
-
-def _call(case: Case, graph: Graph) -> compare.Arrays:
-    symbol = symbol_of(graph)
-    inputs = _arrays_of(case, "argument", symbol.list_inputs())
-    for name, array in inputs.items():
-        if case.requests.get(name) == "write":
-            array.attach_grad()
-    with autograd.record(train_mode=case.training):
-        return compare.call_of(mx.nd.CachedOp(symbol, case.flags), inputs, symbol.list_auxiliary_states())
+        for key, value in file.items():
+            kind, _, name = key.partition(" ")
+            arrays.setdefault(kind, {})[name] = mx.nd.array(value, ctx, value.dtype)
+    plan = folder / "plan.json"
+    return Case(
+        Runner(about["runner"]), graph_of(load(user)), graph_of(load(bound)), about["fuses"], ctx,
+        Plan.load(plan) if plan.exists() else None, about["requests"], arrays,
+        [(name, value) for name, value in about["flags"]], about["training"],
+    )  # fmt: skip

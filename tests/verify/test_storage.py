@@ -21,7 +21,7 @@ from benchmarks.sockeye_log import counter_peak
 from echo.errors import NativeError
 from echo.frontend.symbols import graph_of
 from echo.verify import storage as held_module
-from echo.verify.storage import LEAST, Difference, StepPair, grows, peak_storage
+from echo.verify.storage import LEAST, Difference, grows, growth, peak_storage
 from tests.support.planning import plan_other_graphs
 
 pytestmark = pytest.mark.usefixtures("cheap_planning", "own_folder")
@@ -213,17 +213,15 @@ def test_a_hundredth_and_a_megabyte(own: int, echo_holds: int, more: bool) -> No
 
 def test_hidden_bytes_of_the_users_operators_are_added() -> None:
     small, large = (lambda: arrays_of(MB) and None), (lambda: arrays_of(6 * MB) and None)
-    assert StepPair(small, large, mx.cpu(), hidden=5 * MB).growth() is None
-    assert str(StepPair(small, large, mx.cpu(), hidden=3 * MB).growth()) == "storage: 4.2 MB became 6.3 MB"
-    unknown = StepPair(small, large, mx.cpu(), hidden=None)
-    assert unknown.growth() is None
-    assert unknown.told == "storage was not compared"
+    assert growth(small, large, mx.cpu(), hidden=5 * MB) == (None, "6.3 MB of storage became 6.3 MB")
+    assert str(growth(small, large, mx.cpu(), hidden=3 * MB)[0]) == "storage: 4.2 MB became 6.3 MB"
+    assert growth(small, large, mx.cpu(), hidden=None) == (None, "storage was not compared")
 
 
 def test_growth_by_other_threads_is_counted_again() -> None:
     runs = iter([9 * MB, MB, MB])
     own, noisy = lambda: arrays_of(2 * MB) and None, lambda: arrays_of(next(runs)) and None
-    assert StepPair(own, noisy, mx.cpu(), hidden=0).growth() is None
+    assert growth(own, noisy, mx.cpu(), hidden=0)[0] is None
     assert next(runs) == MB
 
 

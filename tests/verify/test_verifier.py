@@ -22,8 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 GRAPH = graph_of(mx.sym.tanh(mx.sym.var("x")))
 
 
-def case() -> Case:
-    return Case(Runner.EXECUTOR, GRAPH, GRAPH, False, "cpu(0)", None, {"x": "write"}, {"argument x": np.ones(2)})
+CASE = Case(Runner.EXECUTOR, GRAPH, GRAPH, False, mx.cpu(), None, {"x": "write"}, {"argument": {"x": mx.nd.ones(2)}})
 
 
 def wrong(count: int) -> list[Difference]:
@@ -36,7 +35,7 @@ def found(count: int) -> Any:
 
 def test_no_difference_is_said_and_written_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "echo"):
-        assert matches_original(found(0), case, True)
+        assert matches_original(CASE, found(0), True)
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert caplog.messages[0].endswith("those of the user's own graph; 5 MB became 3 MB")
     assert not list(tmp_path.iterdir())
@@ -46,7 +45,7 @@ def test_no_difference_is_said_and_written_nowhere(tmp_path: Path, caplog: pytes
 def test_a_difference_is_one_warning_and_a_folder(
     count: int, more: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not matches_original(found(count), case, False)
+    assert not matches_original(CASE, found(count), False)
     (record,) = caplog.records
     message = record.getMessage()
     assert record.levelname == "WARNING"
@@ -59,7 +58,7 @@ def test_a_difference_is_one_warning_and_a_folder(
 
 def test_strict_verify_raises_verification_error(tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match=f"output 0 by 5.0e-01 .* in {re.escape(str(tmp_path))}"):
-        matches_original(found(1), case, True)
+        matches_original(CASE, found(1), True)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_graph_that_cannot_be_tried_counts_as_right(error: Exception, caplog: py
     def fail() -> Any:
         raise error
 
-    assert matches_original(fail, case, True)
+    assert matches_original(CASE, fail, True)
     (message,) = caplog.messages
     assert message.startswith("echo: verify: a graph was not verified: ")
     assert message.rstrip("'").endswith(("last", "ValueError"))

@@ -13,6 +13,7 @@ import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import Runner
+from echo.plans.options import Options
 from echo.verify.storage import Difference
 from echo.verify.verifier import Case, replay, write
 
@@ -20,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 GRAPH = graph_of(mx.sym.FullyConnected(mx.sym.sin(mx.sym.var("x"), name="sin"), num_hidden=2, name="fc"))
 WRONG = replace(GRAPH, nodes=tuple(replace(node, op="cos") if node.op == "sin" else node for node in GRAPH.nodes))
 GENERATOR = np.random.RandomState(0)
-GIVEN = {f"argument {name}": GENERATOR.normal(0, 1, shape).astype("float32")
-         for name, shape in (("x", (4, 3)), ("fc_weight", (2, 3)), ("fc_bias", (2,)))}  # fmt: skip
-GIVEN["gradient x"] = np.ones((4, 3), "float32")
+ARGUMENTS = {name: mx.nd.array(GENERATOR.normal(0, 1, shape))
+             for name, shape in (("x", (4, 3)), ("fc_weight", (2, 3)), ("fc_bias", (2,)))}  # fmt: skip
+GIVEN = {"argument": ARGUMENTS, "gradient": {"x": mx.nd.ones((4, 3))}}
 
 
 def case(bound: Any, runner: str = Runner.EXECUTOR, **changes: Any) -> Case:
     requests = {"x": "add", "fc_weight": "null", "fc_bias": "null"} if runner == Runner.EXECUTOR else {"x": "write"}
-    return Case(runner, GRAPH, bound, False, "cpu(0)", None, requests, GIVEN, **changes)
+    return Case(runner, GRAPH, bound, False, mx.cpu(), None, requests, GIVEN, **changes)
 
 
 @pytest.mark.parametrize("runner", [Runner.EXECUTOR, Runner.DYNAMIC])
@@ -48,11 +49,12 @@ def test_no_difference_is_found_again(runner: str, capsys: pytest.CaptureFixture
 def test_folder_of_a_report_has_all_to_reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_FUSE", "0")
     own, other = np.zeros(2), np.ones(2)
-    folder = write(case(WRONG, flags=[("static_alloc", True)], options="Options()"), [Difference("x", 0.5, own, other)])
+    folder = write(case(WRONG, flags=[("static_alloc", True)], options=Options()), [Difference("x", 0.5, own, other)])
     assert folder.parent == tmp_path
     about = json.loads((folder / "about.json").read_text())
     assert about["differences"] == ["x by 5.0e-01 of its largest element"]
     assert about["flags"] == [["static_alloc", "True"]]
+    assert about["options"] == repr(Options())
     assert about["arrays"]["argument x"] == [[4, 3], "float32"]
     assert about["settings"]["ECHO_FUSE"] == "0"
     assert about["versions"]["mxnet"] == mx.__version__
