@@ -8,14 +8,13 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import distributions, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.table import Table
 
@@ -23,9 +22,7 @@ from echo import compat, native
 from echo.errors import NativeError, OptionError, UnsupportedError, one_line
 from echo.instrument.energy import Rapl
 from echo.kernels import kernels_library, level
-from echo.plans.options import Options
 from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, alike_variable, options_from, value_of
-from echo.policies import policy_of
 from echo.system.cuda import Gpu, driver, load_for
 from echo.system.files import cache_folder, kept
 from echo.system.terminal import size_text, text_of
@@ -58,14 +55,13 @@ def _judged(section: str, name: str, value: str | int | bool, problem: str, stat
 
 def examine() -> list[Fact]:
     """Imports MXNet, runs kernels on each GPU, and returns all facts in the order in which they are shown."""
-    here = mxnet()
-    why_not = None if here.examined is None else here.examined.devices
+    wheel, of_mxnet, why_not = mxnet()
     return [
         *python(),
         *libraries(),
-        *compiler(),
-        *here.facts,
-        *gpus(here.wheel, why_not),
+        compiler(),
+        *of_mxnet,
+        *gpus(wheel, why_not),
         *extras(),
         *cache(),
         *variables(os.environ),
@@ -138,19 +134,12 @@ def libraries() -> Iterator[Fact]:
         yield Fact("echo", "CPU kernels use", level())
 
 
-def compiler() -> Iterator[Fact]:
+def compiler() -> Fact:
     """The C++ compiler that would build the native libraries."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else _COMPILERS
     program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        yield Fact("echo", "compiler", "none", "needed only to build echo's native libraries: apt install g++")
-        return
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        yield Fact("echo", "compiler", program, f"does not say its version: {error}")
-    else:
-        yield Fact("echo", "compiler", next(iter(done.stdout.splitlines()), program))
+    remark = "" if program else "needed only to build echo's native libraries: apt install g++"
+    return Fact("echo", "compiler", program or "none", remark)
 
 
 # The MXNet of this Python: its wheel, the CUDA libraries that it needs, whether it fits echo.
@@ -158,34 +147,31 @@ def compiler() -> Iterator[Fact]:
 _WHEEL = re.compile(r"mxnet(-cu\d+)?(mkl)?$")
 
 
-class Here(NamedTuple):
-    """The wheel of MXNet by name, "" without one; what `echo.frontend.examine` found, None if MXNet does not work."""
+def mxnet() -> tuple[str, list[Fact], Sequence[str] | None]:
+    """Imports MXNet, if there is one, and has it examined.
 
-    wheel: str
-    examined: Examined | None
-    facts: tuple[Fact, ...]
-
-
-def mxnet() -> Here:
-    """Imports MXNet, if there is one, and has it examined."""
+    Returns the name of its wheel, or "" without one; the facts; and for each GPU that MXNet sees, why echo's kernels do
+    not run there, or None if MXNet does not work.
+    """
     wheels = {dist.metadata["Name"].lower(): dist.version for dist in distributions() if dist.metadata["Name"]}
     wheels = {name: version for name, version in wheels.items() if _WHEEL.match(name)}
-    facts, examined = list(_wheels(wheels)), None
+    facts, devices = list(_wheels(wheels)), None
     try:
         module = import_module("echo.frontend.examine")
         facts.append(Fact("MXNet", "version", module.version()))
         examined = module.examine()
         facts += _examined(examined)
+        devices = examined.devices
     except UnsupportedError as error:
         facts.append(Fact("MXNet", "fits echo", False, str(error), STOPS))
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "mxnet"
         install = "pip install 'mxnet-echo[cpu]', or [cu102], [cu112], [cu117] for NVIDIA's GPUs"
         facts.append(Fact("MXNet", "import", "fails", install if missing else one_line(error), STOPS))
-    return Here(next(iter(wheels), ""), examined, tuple(facts))
+    return next(iter(wheels), ""), facts, devices
 
 
-def _wheels(wheels: dict[str, str]) -> Iterator[Fact]:
+def _wheels(wheels: Mapping[str, str]) -> Iterator[Fact]:
     names = ", ".join(f"{name} {version}" for name, version in wheels.items())
     several = "they overwrite each other: uninstall all, install one" if len(wheels) > 1 else ""
     yield _judged("MXNet", "wheel", names or "none", several)
@@ -199,8 +185,8 @@ def _wheels(wheels: dict[str, str]) -> Iterator[Fact]:
         yield Fact("MXNet", "library is whole", False, str(error), STOPS)
         return
     if any("-cu" in name for name in wheels):
-        said = compat.without_cuda(missing)
-        yield Fact("MXNet", "CUDA libraries", "missing" if missing else "found", said, STOPS if missing else FINE)
+        found = "missing" if missing else "found"
+        yield _judged("MXNet", "CUDA libraries", found, compat.without_cuda(missing), STOPS)
 
 
 def _examined(examined: Examined) -> Iterator[Fact]:
@@ -216,13 +202,11 @@ def _examined(examined: Examined) -> Iterator[Fact]:
 
 # NVIDIA's driver and GPUs: which of them MXNet's wheel has code for, and which run echo's kernels.
 
-# The compute capabilities that the wheels of MXNet 1.9.1 have code for, and no PTX for others. Code runs on devices of
-# the same major number and as large a minor one.
-_OF_CUDA_11 = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
+# The least and the largest compute capability that the wheels of MXNet 1.9.1 have code for.
 CODE = {
-    "mxnet-cu102": ((3, 0), (5, 0), (6, 0), (7, 0), (7, 5)),
-    "mxnet-cu112": _OF_CUDA_11,
-    "mxnet-cu117": _OF_CUDA_11,
+    "mxnet-cu102": ((3, 0), (7, 5)),
+    "mxnet-cu112": ((5, 0), (8, 9)),
+    "mxnet-cu117": ((5, 0), (8, 9)),
 }
 PTX_CUDA, PTX_CAPABILITY = (9, 0), (5, 0)  # the least of a driver and of a device for the PTX of echo's kernels
 
@@ -231,7 +215,8 @@ def has_code(wheel: str, capability: tuple[int, int]) -> bool | None:
     """Whether this wheel of MXNet runs on devices of a compute capability; None of wheels without a row in `CODE`."""
     if wheel not in CODE:
         return None
-    return any(major == capability[0] and minor <= capability[1] for major, minor in CODE[wheel])
+    least, largest = CODE[wheel]
+    return least <= capability <= largest
 
 
 def gpus(wheel: str, why_not: Sequence[str] | None) -> Iterator[Fact]:
@@ -266,7 +251,7 @@ def _gpu(number: int, gpu: Gpu, wheel: str, why_not: Sequence[str] | None) -> It
     elif code is None:
         remark, state = "not known of this wheel", FINE
     else:
-        remark, state = f"the wheel has code for {', '.join(map(_text, CODE[wheel]))}", FINE if code else OFF
+        remark, state = f"the wheel has code for {' to '.join(map(_text, CODE[wheel]))}", FINE if code else OFF
     yield Fact("GPU", f"{name} MXNet has code", "unknown" if code is None else code, remark, state)
     if why_not is None:
         return
@@ -308,19 +293,14 @@ def cache() -> Iterator[Fact]:
     if folder.is_dir():
         owner, files = folder.stat().st_uid, kept(folder)
         others = "" if owner == os.getuid() else "another user: files of others are not read"
-        yield _judged("cache", "owner", _name_of(owner), others)
+        try:
+            name = folder.owner()
+        except KeyError:  # as in containers
+            name = str(owner)
+        yield _judged("cache", "owner", name, others)
         yield Fact("cache", "size", f"{len(files)} files, {size_text(sum(file.bytes for file in files))}")
     reason = _why_not_writable(folder)
     yield _judged("cache", "writable", not reason, reason and f"{reason}: each process measures and plans again")
-
-
-def _name_of(owner: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(owner).pw_name
-    except KeyError:  # as in containers
-        return str(owner)
 
 
 def _why_not_writable(folder: Path) -> str:
@@ -335,8 +315,8 @@ def _why_not_writable(folder: Path) -> str:
 
 def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
     """The ``ECHO_*`` variables that are set, with their meaning, or the error that echo raises for the value."""
-    facts = [Fact("variables", name, environment[name], *_remark_on(name, environment))
-             for name in sorted(environment) if name == "ECHO" or name.startswith("ECHO_")]  # fmt: skip
+    set_here = {name: text for name, text in environment.items() if name == "ECHO" or name.startswith("ECHO_")}
+    facts = [Fact("variables", name, set_here[name], *_remark_on(name, set_here[name])) for name in sorted(set_here)]
     yield from facts
     if works(facts):
         try:
@@ -345,24 +325,19 @@ def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
             yield Fact("variables", "all of them", "do not go together", str(error), STOPS)
 
 
-def _remark_on(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
+def _remark_on(name: str, text: str) -> tuple[str, str]:
     """Returns the meaning of a variable, or its error, and the state."""
-    if name in RENAMED and environment[name]:
+    if name in RENAMED and text:
         return f"this variable is now {RENAMED[name]}", STOPS
     if name not in VARIABLES:
         alike = alike_variable(name)
         return f"no variable of echo's{f'; {alike} is one' if alike else ''}", OFF
-    option, _, meaning = VARIABLES[name]
     try:
-        value = value_of(name, environment)
-        if option:
-            Options.of(**{option: value})
-        if option == "policy":
-            policy_of(value)
-        if name == DEBUG_VARIABLE and value.dump:
-            reason = _why_not_writable(Path(value.dump))
-            if reason:
-                raise OptionError(f"dump: expected a folder to write to, got {value.dump!r}: {reason}")
+        value = value_of(name, {name: text})
+        options_from({name: text})
     except OptionError as error:
         return str(error), STOPS
-    return meaning, FINE
+    reason = _why_not_writable(Path(value.dump)) if name == DEBUG_VARIABLE and value.dump else ""
+    if reason:
+        return f"dump: expected a folder to write to, got {value.dump!r}: {reason}", STOPS
+    return VARIABLES[name][2], FINE

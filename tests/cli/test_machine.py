@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Iterator, Mapping
+from typing import Iterator
 
 import numpy as np
 import pytest
 
 from echo.cli import machine
 from echo.cli.machine import FINE, OFF, STOPS, Fact
-from echo.errors import NativeError, OptionError
-from echo.plans.options import Options
+from echo.errors import NativeError
 from echo.plans.variables import VARIABLES
 from echo.system.files import cache_folder
 
@@ -64,22 +63,12 @@ def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_compiler_is_that_of_cxx_and_fine_when_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "mine"
-    own.write_text("#!/bin/sh\necho mine 1.0\necho more\n")
-    own.chmod(0o755)
+    own.touch(mode=0o755)
     monkeypatch.setenv("CXX", str(own))
-    assert [fact.value for fact in machine.compiler()] == ["mine 1.0"]
+    assert machine.compiler().value == str(own)
     monkeypatch.setenv("CXX", str(tmp_path / "absent"))
-    (fact,) = machine.compiler()
+    fact = machine.compiler()
     assert (fact.value, fact.state) == ("none", FINE)
-
-
-def test_a_compiler_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "broken"
-    broken.write_text("#!/nowhere/interpreter\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CXX", str(broken))
-    (fact,) = machine.compiler()
-    assert "No such file" in fact.remark
 
 
 def test_cache_facts_count_own_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,11 +125,11 @@ def test_misspelt_and_invalid_variables_are_remarked() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("ECHO_MAX_OVERHEAD", "nan", "max_overhead: expected a fraction"),
-        ("ECHO_MEMORY_BUDGET", "-1", "memory_budget: expected whole bytes"),
-        ("ECHO_OPTIMIZER_STATES", "99", "optimizer_states: expected a number from 0 to 16"),
-        ("ECHO_MAX_PLANNING", "0", "max_planning: expected seconds above 0"),
-        ("ECHO_POLICY", "best", "policy: expected one of"),
+        ("ECHO_MAX_OVERHEAD", "nan", "MAX_OVERHEAD: expected a fraction"),
+        ("ECHO_MEMORY_BUDGET", "-1", "MEMORY_BUDGET: expected whole bytes"),
+        ("ECHO_OPTIMIZER_STATES", "99", "OPTIMIZER_STATES: expected a number from 0 to 16"),
+        ("ECHO_MAX_PLANNING", "0", "MAX_PLANNING: expected seconds above 0"),
+        ("ECHO_POLICY", "best", "POLICY: expected one of"),
         ("ECHO_DEBUG", "dump=/dev/null", "dump: expected a folder to write to, got '/dev/null'"),
         ("ECHO_DEBUG", "level=avx3", "expected dump=FOLDER, check, level=avx512 or avx2 or portable, or cublas=0, got"),
         ("ECHO_TRACE", "/tmp", "this variable is now ECHO_DEBUG=dump=FOLDER"),
@@ -156,11 +145,8 @@ def test_a_folder_for_traces(tmp_path: Path) -> None:
     assert by_name(machine.variables({"ECHO_DEBUG": f"dump={tmp_path / 'made' / 'later'}"}))["ECHO_DEBUG"].state == FINE
 
 
-def test_variables_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(environment: Mapping[str, str]) -> Options:
-        raise OptionError(f"plan: expected none next to {sorted(environment)}")
-
+def test_variables_that_do_not_go_together() -> None:
     assert "all of them" not in by_name(machine.variables({"ECHO_FUSE": "0", "ECHO_EXACT": "0"}))
-    monkeypatch.setattr(machine, "options_from", refuse)
-    fact = by_name(machine.variables({"ECHO_FUSE": "0"}))["all of them"]
-    assert (fact.state, fact.remark) == (STOPS, "plan: expected none next to ['ECHO_FUSE']")
+    fact = by_name(machine.variables({"ECHO_FUSE": "memory", "ECHO_EXACT": "1"}))["all of them"]
+    assert fact.state == STOPS
+    assert "ECHO_FUSE" in fact.remark
