@@ -1,7 +1,7 @@
 """``mxecho profile``: where the memory of a training step goes, without echo, with it, and with other budgets."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import typer
 
@@ -107,35 +107,20 @@ def profile(
       mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --compare
       mxecho profile before.json --diff after.json
     """
-    options = {
-        **bounds_of(max_overhead, max_time, memory_budget, max_planning), "optimizer_states": optimizer_states,
-        "heavy": heavy, "policy": policy, "fuse": not no_fuse, "run": run, "budgets": budgets,
-        "compare": ("mirror", "echo") if compare else ("echo",),
-    }  # fmt: skip
-    files = _Files(save, html, picture, segment, trace, torch_snapshot, title or Path(symbol).stem)
-    _profiled(symbol, shapes or [], options, files, by, frontier, diff, as_json)
-
-
-class _Files(NamedTuple):
-    """The files to write, and the model's name in pages and pictures."""
-
-    save: Optional[str]
-    html: Optional[str]
-    picture: Optional[str]
-    segment: Optional[str]
-    trace: Optional[str]
-    torch_snapshot: Optional[str]
-    title: str
-
-
-_NO_FILES = dict.fromkeys(("by", *_Files._fields))  # the defaults of options that write or group
+    options = {**bounds_of(max_overhead, max_time, memory_budget, max_planning),
+               "optimizer_states": optimizer_states, "heavy": heavy, "policy": policy, "fuse": not no_fuse, "run": run, "budgets": budgets,
+               "compare": ("mirror", "echo") if compare else ("echo",)}  # fmt: skip
+    files = {"save": save, "html": html, "picture": picture, "segment": segment, "trace": trace,
+             "torch_snapshot": torch_snapshot}  # fmt: skip
+    _profiled(symbol, shapes or [], options, files, title, by, frontier, diff, as_json)
 
 
 def _profiled(
     symbol: str,
     shapes: List[str],
     options: Dict[str, Any],
-    files: _Files,
+    files: Mapping[str, Optional[str]],
+    title: str,
     by: Optional[str],
     frontier: bool,
     diff: Optional[str],
@@ -145,29 +130,24 @@ def _profiled(
     compare = "mirror" in options["compare"]
     if compare + frontier + (diff is not None) > 1:
         raise OptionError("expected one of --compare, --frontier and --diff, got several")
-    _check_pictures(files.picture, files.segment)
-    layer = _layer(by)
-    check_folders(*files[:-1])  # before anything is planned
+    _check_files(files)
     if frontier:
-        check_unused({"by": by, **files._asdict()}, {**_NO_FILES, "title": files.title}, "means nothing for --frontier")
+        check_unused({"by": by, **files}, dict.fromkeys(["by", *files]), "means nothing for --frontier")
         _print_frontier(symbol, shapes, options, as_json)
         return
+    layer = _layer(by)
     profiled = _profile(symbol, shapes, options) if shapes else _saved_profile(symbol, options)
-    _export(profiled, files.save, files.trace, files.torch_snapshot)
-    _draw(profiled, files.title, layer, files.html, files.picture, files.segment)
-    if compare:
-        _print_rows(compared(profiled), render_comparison(profiled), as_json)
-    elif diff is not None:
-        _print_difference(profiled, _saved(diff), layer, as_json)
-    else:
-        _print(profiled, layer, as_json)
+    _write(profiled, files, title or Path(symbol).stem, layer)
+    _show(profiled, layer, compare, diff, as_json)
 
 
-def _check_pictures(*paths: Optional[str]) -> None:
+def _check_files(files: Mapping[str, Optional[str]]) -> None:
+    """Checks the names and folders of files before anything is planned."""
     from echo.report.pages import ending_of
 
-    for path in filter(None, paths):
+    for path in filter(None, (files["picture"], files["segment"])):
         ending_of(path)
+    check_folders(*files.values())
 
 
 def _layer(by: Optional[str]) -> Any:
@@ -187,60 +167,49 @@ def _profile(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Profil
 
 def _saved_profile(path: str, options: Dict[str, Any]) -> "Profile":
     """A profile from a file; raises `OptionError` for options that plan, which would change nothing."""
-    check_unused(options, _PLANNING, "is for a symbol: expected shapes of its inputs, as data=128,50")
-    return _saved(path)
-
-
-def _saved(path: str) -> "Profile":
     from echo.report.profile import Profile
 
+    check_unused(options, _PLANNING, "is for a symbol: expected shapes of its inputs, as data=128,50")
     return Profile.load(path)
 
 
-def _export(profiled: "Profile", save: Optional[str], trace: Optional[str], torch_snapshot: Optional[str]) -> None:
-    from echo.report.export import save_torch_snapshot, save_trace
+def _write(profiled: "Profile", files: Mapping[str, Optional[str]], title: str, layer: Any) -> None:
+    """Writes the files that have a name."""
+    from echo.report import export, pages
 
-    if save:
-        profiled.save(save)
-    if trace:
-        save_trace(profiled, trace)
-    if torch_snapshot:
-        save_torch_snapshot(profiled, torch_snapshot)
-
-
-def _draw(
-    profiled: "Profile", title: str, layer: Any, html: Optional[str], picture: Optional[str], segment: Optional[str]
-) -> None:
-    from echo.report.pages import save_page, save_picture, save_segment
-
-    if segment:
-        save_segment(profiled, segment, title)
-    if html:
-        save_page(profiled, html, title, layer)
-    if picture:
-        save_picture(profiled, picture, title, layer)
+    write: Dict[str, Callable[[str], object]] = {
+        "save": profiled.save,
+        "trace": lambda path: export.save_trace(profiled, path),
+        "torch_snapshot": lambda path: export.save_torch_snapshot(profiled, path),
+        "segment": lambda path: pages.save_segment(profiled, path, title),
+        "html": lambda path: pages.save_page(profiled, path, title, layer),
+        "picture": lambda path: pages.save_picture(profiled, path, title, layer),
+    }
+    for name, save in write.items():
+        path = files[name]
+        if path:
+            save(path)
 
 
-def _print(profiled: "Profile", layer: Any, as_json: bool) -> None:
-    from echo.report.text import render
+def _show(profiled: "Profile", layer: Any, compare: bool, diff: Optional[str], as_json: bool) -> None:
+    """Prints a profile, or its graphs side by side, or the changes to a saved one."""
+    from echo.report.profile import Profile
+    from echo.report.text import difference, difference_rows, render
 
-    if as_json:
-        print_json(profiled.to_json())
+    if compare:
+        _print(lambda: compared(profiled), lambda: render_comparison(profiled), as_json)
+    elif diff is not None:
+        after = Profile.load(diff)
+        _print(lambda: difference_rows(profiled, after, layer), lambda: difference(profiled, after, layer), as_json)
     else:
-        say(render(profiled, layer))
+        _print(profiled.to_json, lambda: render(profiled, layer), as_json)
 
 
-def _print_rows(rows: List[Dict[str, Any]], text: str, as_json: bool) -> None:
+def _print(value: Callable[[], Any], text: Callable[[], object], as_json: bool) -> None:
     if as_json:
-        print_json(rows)
+        print_json(value())
     else:
-        say(text)
-
-
-def _print_difference(before: "Profile", after: "Profile", layer: Any, as_json: bool) -> None:
-    from echo.report.text import difference, difference_rows
-
-    _print_rows(difference_rows(before, after, layer), difference(before, after, layer), as_json)
+        say(text())
 
 
 def _print_frontier(symbol: str, shapes: Sequence[str], options: Dict[str, Any], as_json: bool) -> None:
@@ -255,7 +224,7 @@ def _print_frontier(symbol: str, shapes: Sequence[str], options: Dict[str, Any],
     check_unused(others, _PLANNING, "means nothing for --frontier, which plans for budgets of its own")
     loaded = load_symbol(Path(symbol))
     found = echo.frontier(loaded, budgets=options["budgets"] or 10, **taken, shapes=shapes_of(loaded, shapes))
-    _print_rows(found.to_json(), str(found), as_json)
+    _print(found.to_json, lambda: found, as_json)
 
 
 def compared(profiled: "Profile") -> List[Dict[str, Any]]:
