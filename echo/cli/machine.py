@@ -226,8 +226,6 @@ def gpus(wheel: str, why_not: Sequence[str] | None) -> Iterator[Fact]:
         wheel: the name of MXNet's wheel.
         why_not: for each GPU that MXNet sees, why echo's kernels do not run there, or ""; None if MXNet does not work.
     """
-    needed = f"a driver of CUDA {_text(PTX_CUDA)}, compute capability {_text(PTX_CAPABILITY)}"
-    yield Fact("GPU", "echo's kernels need", needed, "or later; they are PTX, which the driver compiles")
     try:
         nvidia = driver()
     except LookupError as error:

@@ -18,12 +18,6 @@ from echo.estimators.cost_table import CostTable, Rates, Roofline
 from echo.estimators.operator_groups import OperatorGroup, gradient_of, groups_of, share_of
 from echo.ir.training_graph import GRADIENT_SUM, TrainingGraph
 
-# The seconds that a recomputed node takes, and those of the whole training step.
-#
-# Every distinct operator of a training graph (same op, attributes, shapes) is measured once on the user's device and
-# remembered in a `CostTable` (`echo.estimators.cost_model`). What is not measured is estimated from operators alike, or
-# follows the roofline (`echo.estimators.cost_table`).
-
 # A group of equal nodes is measured unless the roofline puts it below this part of the step; light forward nodes, whose
 # seconds decide what is recomputed, down to a fifth of that; gradients of products and sums of gradients, of which
 # others tell enough, from five times that on.

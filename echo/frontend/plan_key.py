@@ -26,8 +26,6 @@ from echo.plans.key import Argument, PlanKey, digest, operators
 from echo.plans.variables import debug
 from echo.system.process import cores, processor
 
-# Describes the device, and everything else that measured seconds depend on.
-
 DRIVER_FILE = Path("/proc/driver/nvidia/version")  # where the driver says which it is
 # Variables that change which code a step runs; they are part of the key where they are set.
 _SETTINGS = (

@@ -172,9 +172,6 @@ def _unpickled(json: str, options: Options) -> OptimizedSymbol:
     return optimize_symbol(mx.sym.load_json(json), options)
 
 
-# Binds an executor that has a plan again, for other shapes or another mode.
-
-
 @dataclass(frozen=True)
 class Rebinder:
     """Binds an executor with a plan again, for other shapes or another mode (`echo.runtime.applied.Rebinds`)."""
