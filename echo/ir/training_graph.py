@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Hashable, Iterable, Mapping, Sequence
 from echo.errors import GraphError
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import GradientRule
-from echo.ir.training_node import TensorType, TrainingNode, check_nodes, node_from_json, node_to_json
+from echo.ir.training_node import TensorType, TrainingNode, check_nodes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -280,53 +280,6 @@ class TrainingGraph:
     @cached_property
     def _operators(self) -> tuple[tuple[int, TrainingNode], ...]:
         return tuple((number, node) for number, node in enumerate(self.nodes) if not node.is_variable)
-
-    def to_json(self) -> dict[str, Any]:
-        """The graph as a JSON value that `from_json` reads back."""
-        return {
-            "format": "echo-training-graph-1",
-            "num_forward_outputs": self.num_forward_outputs,
-            "planned_bytes": self.planned_bytes,
-            "accumulations": list(self.accumulations),
-            "runner": self.runner,
-            "pool": self.pool and vars(self.pool),
-            "implementations": {str(number): rule.text for number, rule in self.gradient_rules.items()},
-            "apart": {str(number): text for number, text in self.no_inplace.items()},
-            "outputs": [list(entry[:2]) for entry in self.outputs],
-            "nodes": [node_to_json(node) for node in self.nodes],
-        }
-
-    @staticmethod
-    def from_json(value: Any) -> TrainingGraph:
-        """Reads what `to_json` wrote.
-
-        Raises:
-            GraphError: a field is missing or malformed.
-        """
-        try:
-            if value["format"] != "echo-training-graph-1":
-                raise GraphError(f"expected format echo-training-graph-1, got {value['format']!r}")
-            return TrainingGraph(
-                nodes=tuple(node_from_json(node) for node in value["nodes"]),
-                outputs=tuple(Entry(*map(int, entry)) for entry in value["outputs"]),
-                num_forward_outputs=int(value["num_forward_outputs"]),
-                planned_bytes=int(value["planned_bytes"]),
-                accumulations=tuple(map(bool, value["accumulations"])),
-                runner=_runner(value.get("runner", Runner.EXECUTOR)),
-                pool=MemoryPool(**value["pool"]) if value.get("pool") else None,
-                gradient_rules={
-                    int(key): GradientRule.parse(str(text)) for key, text in value.get("implementations", {}).items()
-                },
-                no_inplace={int(key): str(text) for key, text in value.get("apart", {}).items()},
-            )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error
-
-
-def _runner(text: str) -> Runner:
-    if text not in tuple(Runner):
-        raise GraphError(f"runner: expected one of {', '.join(Runner)}, got {text!r}")
-    return Runner(text)
 
 
 def added_outputs(terms: Iterable[tuple[int, int]], accumulations: Iterable[bool]) -> Mapping[int, frozenset[int]]:

@@ -119,50 +119,6 @@ class TrainingNode:
 _FIELDS = tuple(item.name for item in fields(TrainingNode))
 
 
-def node_to_json(node: TrainingNode) -> dict[str, Any]:
-    """A node as a JSON value that `node_from_json` reads back."""
-    return {
-        "op": node.op,
-        "name": node.name,
-        "outputs": [[list(tensor.shape), tensor.flag] for tensor in node.outputs],
-        "inputs": [list(entry[:2]) for entry in node.inputs],
-        "control_deps": list(node.control_deps),
-        "attrs": dict(node.attrs),
-        "forward": node.forward,
-        "user": node.user,
-        "inplace": [list(pair) for pair in node.inplace],
-        "ignored": sorted(node.shape_only),
-        "external": sorted(node.external),
-        "untouched": sorted(node.untouched),
-        "random": node.random,
-        "stateful": node.stateful,
-        "mutates": node.mutates,
-        **({"kept": node.layout_copy_bytes} if node.layout_copy_bytes else {}),
-    }
-
-
-def node_from_json(value: Mapping[str, Any]) -> TrainingNode:
-    """Reads what `node_to_json` wrote; errors are those of Python."""
-    return TrainingNode(
-        op=str(value["op"]),
-        name=str(value["name"]),
-        outputs=tuple(TensorType(tuple(map(int, shape)), int(flag)) for shape, flag in value["outputs"]),
-        inputs=tuple(Entry(*map(int, entry)) for entry in value["inputs"]),
-        control_deps=tuple(map(int, value["control_deps"])),
-        attrs={str(key): str(text) for key, text in value["attrs"].items()},
-        forward=bool(value["forward"]),
-        user=None if value["user"] is None else int(value["user"]),
-        inplace=tuple((int(i), int(o), bool(same)) for i, o, same in value["inplace"]),
-        shape_only=frozenset(map(int, value["ignored"])),
-        external=frozenset(map(int, value["external"])),
-        untouched=frozenset(map(int, value["untouched"])),
-        random=bool(value["random"]),
-        stateful=bool(value["stateful"]),
-        mutates=bool(value["mutates"]),
-        layout_copy_bytes=int(value.get("kept", 0)),
-    )
-
-
 # Whether the nodes of a training graph fit together.
 #
 # Files and programs may hold anything, and the native planner believes what it is handed.
@@ -236,14 +192,6 @@ def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
 
 
 # Which nodes of a training graph may be recomputed, and which of their outputs then are.
-
-
-def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[int, ...]:
-    """The outputs of a forward node that may be recomputed, none where that is not safe.
-
-    ``device`` is MXNet's device type ("cpu" or "gpu"), ``hook`` whether the native hook applies the plan.
-    """
-    return () if why_not_recomputable(node, device, hook) else all_outputs(node, hook)
 
 
 def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:

@@ -173,8 +173,3 @@ def test_all_planners_count_what_copies_keep() -> None:
         steps = own.steps(splits)
         again = sum(training.nodes[step.node].layout_copy_bytes for step in steps if step.node != step.position)
         assert own.simulate(splits).bytes - less.simulate(splits).bytes == again > 0
-
-
-def test_a_training_graph_with_copies_survives_as_text() -> None:
-    training = with_layout_copies(captured(network(ENDS["relu"])), "cpu")
-    assert TrainingGraph.from_json(training.to_json()) == training

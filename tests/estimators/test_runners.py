@@ -63,7 +63,6 @@ def test_native_and_reference_agree_on_what_a_pool_holds(name: str, pool: Memory
         assert found == slow.evaluate(choice, (*RANGES, StorageStrategy.PEAK)).totals
         assert min(found) == found[-1], "a pool never holds less than what is alive"
     assert fast.evaluate(choice_of(training, ()), (16,)).totals == (training.planned_bytes,)
-    assert TrainingGraph.from_json(training.to_json()) == training
 
 
 @pytest.mark.parametrize("name", ALL_CASES)

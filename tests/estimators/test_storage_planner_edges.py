@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -61,12 +61,12 @@ def test_one_planner_serves_many_choices() -> None:
 def test_match_range_zero_shares_no_chunks(tmp_path: Path, planner_type: str) -> None:
     """``NNVM_EXEC_MATCH_RANGE=0`` is a value that MXNet takes. In a process of its own, which a crash would end."""
     case = special_case("slices")
-    path = tmp_path / "training.json"
-    path.write_text(json.dumps(case.training.to_json()), encoding="utf-8")
+    path = tmp_path / "training.pickle"
+    path.write_bytes(pickle.dumps(case.training))
     code = (
-        "import json, sys, numpy\nfrom echo.ir.training_graph import TrainingGraph\n"
+        "import pickle, sys, numpy\n"
         f"from echo.estimators.storage_planner import {planner_type}\n"
-        "training = TrainingGraph.from_json(json.load(open(sys.argv[1])))\n"
+        "training = pickle.load(open(sys.argv[1], 'rb'))\n"
         f"planner = {planner_type}(training, [0.0] * len(training.nodes))\n"
         "print(*planner.evaluate(numpy.zeros(planner.entries, numpy.uint8), (0, 16)).totals)"
     )

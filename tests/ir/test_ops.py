@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from echo.ir.ops import spec
-from echo.ir.training_node import recomputable_outputs
+from tests.support.cases import recomputable_outputs
 from tests.support.operator_builds import BUILDS, TYPED, VARIANTS, Build, check, node_under, run, symbol_with
 from tests.support.training import assert_same, recomputing
 

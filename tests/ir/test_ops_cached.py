@@ -12,8 +12,8 @@ from echo import native
 from echo.frontend.derived_graphs import stateless
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.ops import spec
-from echo.ir.training_node import recomputable_outputs
 from echo.runtime.cached_op import StockCachedOp
+from tests.support.cases import recomputable_outputs
 from tests.support.operator_builds import BUILDS, Build, node_under, symbol_with
 from tests.support.training import assert_same, random_arrays, recomputing
 

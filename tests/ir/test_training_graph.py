@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import json
-import random
 import re
-from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -116,59 +112,6 @@ def test_outputs_must_be_there(output: Entry) -> None:
     b.forward("tanh", "tanh", (4,), b.variable("x", 4))
     with pytest.raises(GraphError):
         b.graph([output])
-
-
-# JSON --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_json_round_trip(name: str) -> None:
-    training = model_case(name).training
-    assert TrainingGraph.from_json(json.loads(json.dumps(training.to_json()))) == training
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format": "echo-training-graph-0"}, "expected format echo-training-graph-1, got 'echo-training-graph-0'"),
-        ({"nodes": None}, "not a training graph"),
-        ({"outputs": [[0]]}, None),
-        ({"planned_bytes": "many"}, "not a training graph"),
-    ],
-)
-def test_broken_json_is_refused(change: dict[str, Any], message: str | None) -> None:
-    value = {**small_graph()[0].to_json(), **change}
-    if message is None:
-        assert TrainingGraph.from_json(value).outputs == (Entry(0),)
-        return
-    with pytest.raises(GraphError, match=message):
-        TrainingGraph.from_json(value)
-
-
-@pytest.mark.parametrize("field", sorted(small_graph()[0].to_json()["nodes"][0]))
-def test_missing_field_of_a_node_is_named(field: str) -> None:
-    value = small_graph()[0].to_json()
-    del value["nodes"][1][field]
-    with pytest.raises(GraphError, match=field):
-        TrainingGraph.from_json(value)
-
-
-def test_no_damage_ends_in_another_exception() -> None:
-    whole = small_graph()[0].to_json()
-    generator = random.Random(0)
-    junk: list[Any] = [None, True, -1, 10**6, 0.5, "text", [], {}, [[]], [[1]], {"a": 1}]
-    for _ in range(300):
-        value = copy.deepcopy(whole)
-        place: Any = value
-        key: Any = generator.choice(list(value))
-        while generator.random() < 0.7 and isinstance(place[key], (dict, list)) and place[key]:
-            place = place[key]
-            key = generator.choice(list(place) if isinstance(place, dict) else range(len(place)))
-        place[key] = generator.choice(junk)
-        try:
-            TrainingGraph.from_json(value)
-        except GraphError as error:
-            assert str(error)  # noqa: PT017
 
 
 # What MXNet makes of a symbol --------------------------------------------------------------------------------

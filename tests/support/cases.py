@@ -18,7 +18,7 @@ from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE, GradientRule
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import recomputable_outputs
+from echo.ir.training_node import TrainingNode, all_outputs, why_not_recomputable
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection
@@ -26,6 +26,11 @@ from echo.plans.options import Options
 from tests.support.fake_frontend import FakeFramework
 
 MATCH_RANGES = (1, 2, 3, 16, 64)
+
+
+def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[int, ...]:
+    """The outputs of a forward node that may be recomputed, none where that is not safe."""
+    return () if why_not_recomputable(node, device, hook) else all_outputs(node, hook)
 
 
 @dataclass(frozen=True)

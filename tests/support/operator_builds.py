@@ -7,8 +7,8 @@ from typing import Any
 
 import mxnet as mx
 
-from echo.ir.training_node import TrainingNode, recomputable_outputs
-from tests.support.cases import case_of
+from echo.ir.training_node import TrainingNode
+from tests.support.cases import case_of, recomputable_outputs
 from tests.support.numpy_builds import NUMPY_BUILDS, NUMPY_HEAVY_BUILDS
 from tests.support.training import assert_alive, assert_same, bind, random_arrays, recomputing, train
 
