@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Iterable, Mapping, Sequence
+import difflib
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
 
+from echo.errors import OptionError
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Memory, MissedFusion, near_misses
-from echo.system.terminal import megabytes, text_of
+from echo.system.terminal import megabytes, size_text, text_of
 
 if TYPE_CHECKING:
     from rich.table import Table
-import difflib
-from dataclasses import dataclass, replace
-from typing import Callable
-
-from echo.errors import OptionError
-from echo.system.terminal import size_text
 
 # Totals, memory by kind and by layer, and the largest decisions with their reasons.
 
@@ -62,14 +59,21 @@ def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], ind
 
 def _layers(before: Memory, after: Memory) -> Table:
     table = _table("stashed maps by layer (MB)", "before", "after")
-    both = [Counter(memory.layers) for memory in (before, after)]
-    layers = sorted(both[0] | both[1], key=lambda layer: -max(memory[layer] for memory in both))
-    for layer in layers[:_MOST_LAYERS]:
-        table.add_row(layer, *(megabytes(memory[layer]) for memory in both))
-    rest = layers[_MOST_LAYERS:]
-    if rest:
-        table.add_row(f"{len(rest)} more", *(megabytes(sum(memory[layer] for layer in rest)) for memory in both))
+    for name, *sizes in largest_rows([before.layers, after.layers], _MOST_LAYERS):
+        table.add_row(name, *map(megabytes, sizes))
     return table
+
+
+def largest_rows(columns: Sequence[Mapping[str, int]], most: int) -> Iterator[tuple[Any, ...]]:
+    """Yields the rows with the largest sizes as a name and a size of each column, and one for what is left."""
+    names = sorted(
+        dict.fromkeys(chain.from_iterable(columns)), key=lambda name: -max(at.get(name, 0) for at in columns)
+    )
+    for name in names[:most]:
+        yield (name, *(column.get(name, 0) for column in columns))
+    rest = names[most:]
+    if rest:
+        yield (f"{len(rest)} more", *(sum(column.get(name, 0) for name in rest) for column in columns))
 
 
 def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
@@ -154,11 +158,11 @@ class Why:
 
     def __str__(self) -> str:
         decision = self.decision
-        size = _size(decision.bytes)
+        size = size_text(decision.bytes)
         lines = [
             f"{decision.name}:{decision.output} ({decision.op}, {size}) is {_IS[decision.action]}",
             f"  why: {decision.reason}",
-            f"  the plan: {_size(self.plan.planned)} planned, {1000 * self.plan.seconds:.2f} ms of recomputation",
+            f"  the plan: {size_text(self.plan.planned)} planned, {1000 * self.plan.seconds:.2f} ms of recomputation",
         ]
         opposite = _OPPOSITE[decision.action]
         if self.alternative.alone is not None:
@@ -171,9 +175,9 @@ class Why:
 
     def _cost(self, cost: Cost) -> str:
         more, slower = cost.planned - self.plan.planned, cost.seconds - self.plan.seconds
-        change = f"{'-' if more < 0 else '+'}{_size(abs(more))}"
+        change = f"{'-' if more < 0 else '+'}{size_text(abs(more))}"
         return (
-            f"{_size(cost.planned)} planned ({change}), {1000 * cost.seconds:.2f} ms of recomputation "
+            f"{size_text(cost.planned)} planned ({change}), {1000 * cost.seconds:.2f} ms of recomputation "
             f"({1000 * slower:+.2f} ms)"
         )
 
@@ -224,7 +228,3 @@ def _find(decisions: Sequence[Decision], name: str) -> Decision:
     close = difflib.get_close_matches(str(name), names, n=4, cutoff=0.5)
     hint = f", did you mean {', '.join(close)}" if close else ""
     raise OptionError(f"no gradient reads a feature map named {name!r}: expected one of the plan's {len(full)}{hint}")
-
-
-def _size(count: int) -> str:
-    return size_text(count)

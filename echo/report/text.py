@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Iterable, Mapping
 
 from rich.console import RenderableType
 from rich.table import Table
 
 from echo.errors import OptionError
+from echo.plans.text import largest_rows
 from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import MB, megabytes, preserve_python_rng, text_of
 
@@ -119,13 +119,8 @@ def _kinds(profile: Profiled) -> Table:
 
 def _layers(profile: Profiled, layer: Layer) -> Table:
     table = _table("at the peak, by layer (MB)", profile)
-    columns = [Counter(usage.layers(layer)) for usage in profile.usages.values()]
-    names = sorted({name for column in columns for name in column}, key=lambda name: -max(at[name] for at in columns))
-    for name in names[:_MOST_LAYERS]:
-        table.add_row(name, *(megabytes(column[name]) for column in columns))
-    rest = names[_MOST_LAYERS:]
-    if rest:
-        table.add_row(f"{len(rest)} more", *(megabytes(sum(column[name] for name in rest)) for column in columns))
+    for name, *sizes in largest_rows([usage.layers(layer) for usage in profile.usages.values()], _MOST_LAYERS):
+        table.add_row(name, *map(megabytes, sizes))
     return table
 
 
