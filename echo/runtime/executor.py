@@ -6,20 +6,26 @@ another mode than forward did, as after an inference forward pass, the original 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 import mxnet as mx
 from mxnet import autograd
+from mxnet.base import NDArrayHandle
+from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, UnsupportedError, one_line
+from echo.frontend.derived_graphs import as_stateful
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.ir.graph import Graph, Node
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, GradientRule
 from echo.ir.ops import may_draw, spec
+from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_node import TrainingNode
-from echo.plans.decisions import unmarked
+from echo.plans.decisions import marked, unmarked
 from echo.runtime.applied import Applied, BoundLeader, Pool
 from echo.runtime.backward_checks import refuse_changed
 from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
@@ -28,15 +34,6 @@ from echo.runtime.foresight import FORESIGHT
 
 if TYPE_CHECKING:
     from echo.native.watch import Record
-import ctypes
-
-from mxnet.base import NDArrayHandle
-from mxnet.ndarray import NDArray
-
-from echo.frontend.derived_graphs import as_stateful
-from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, GradientRule
-from echo.ir.schedule import CLONE_SUFFIX
-from echo.plans.decisions import marked
 
 logger = logging.getLogger("echo")
 
