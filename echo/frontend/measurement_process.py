@@ -90,7 +90,7 @@ class _Process:
             reply = _checked(running.ask({**request, "limit": limit}, limit))
         except (OSError, ValueError) as error:
             self._deaths += 1
-            ended = self._end()
+            ended = self.close()
             late = isinstance(error, TimeoutError) or ended == _ended_by(signal.SIGALRM)
             kind = LateError if late else UnmeasurableError
             raise kind(f"the process that measured it {ended or error}") from error
@@ -111,17 +111,14 @@ class _Process:
                 self._running, self._device = _Running.start(interpreter()), device
                 self._starting = _spent(self._running.ask(_first_request(device), _START_SECONDS))
             except (OSError, ValueError, NotImplementedError) as error:
-                self._why_not = f"no process can be started for it ({self._end() or error})"
+                self._why_not = f"no process can be started for it ({self.close() or error})"
                 raise UnavailableError(self._why_not) from error
         return self._running
 
-    def _end(self) -> str:
+    def close(self) -> str:
+        """Ends the process, if there is one, and says how it ended, if it had ended by itself."""
         running, self._running = self._running, None
         return running.end() if running is not None else ""
-
-    def close(self) -> None:
-        """Ends the process, if there is one."""
-        self._end()
 
 
 def _checked(reply: Any) -> dict[str, Any]:

@@ -21,8 +21,6 @@ from echo.ir.training_node import NO_NUMBERS, TrainingNode
 # that position on no longer read what the forward pass computed, but a copy that is computed just before the first of
 # them runs. A node split twice is recomputed twice. A copy reads its inputs as they are at that position: the forward
 # pass's value, or a copy of theirs. Every set of splits is a valid schedule, and recomputes nothing that is not read.
-#
-# This is the specification of ``echo/native/planner/schedule.cc``; `replay` checks the schedules of both.
 
 RecomputeSchedule = Mapping[int, Sequence[int]]  # node: positions, ascending
 
@@ -141,9 +139,6 @@ def first_backward(training: TrainingGraph) -> int:
 
 
 # The training graph with clones of the recomputed forward nodes, as the native hook makes it from a choice.
-#
-# This is the specification of ``echo/native/planner/graph.cc`` and of the clones that
-# ``echo/native/hook/gradient.cc`` makes; both are tested against it.
 
 CLONE_SUFFIX = "_echo"
 

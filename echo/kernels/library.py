@@ -46,7 +46,7 @@ def operator_workspace(
         DTYPES[dtype], int(backend == "cuda"),
     )  # fmt: skip
     if needed == ctypes.c_size_t(-1).value:
-        raise KernelError(function(kernels_library(), "echo_kernels_error", ctypes.c_char_p)().decode())
+        raise _error()
     return needed
 
 
