@@ -107,8 +107,8 @@ def profile(
       mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --compare
       mxecho profile before.json --diff after.json
     """
-    options = {**bounds_of(max_overhead, max_time, memory_budget, max_planning),
-               "optimizer_states": optimizer_states, "heavy": heavy, "policy": policy, "fuse": not no_fuse, "run": run, "budgets": budgets,
+    options = {**bounds_of(max_overhead, max_time, memory_budget, max_planning), "heavy": heavy, "policy": policy,
+               "optimizer_states": optimizer_states, "fuse": not no_fuse, "run": run, "budgets": budgets,
                "compare": ("mirror", "echo") if compare else ("echo",)}  # fmt: skip
     files = {"save": save, "html": html, "picture": picture, "segment": segment, "trace": trace,
              "torch_snapshot": torch_snapshot}  # fmt: skip

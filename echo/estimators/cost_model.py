@@ -209,11 +209,6 @@ def _agree(times: Sequence[Measured]) -> bool:
     return len(times) > 1 and quiet and max(seconds[-2:]) <= _AGREES * min(seconds[-2:])
 
 
-def limit_of(groups: Sequence[OperatorGroup], least: float) -> float:
-    """Seconds of work that measuring these groups may take: ``least``, or more where a step takes longer."""
-    return min(max(least, _PART_OF_STEP * Rates().step(groups)), _MOST_LONGER * least)
-
-
 def worth_measuring(groups: Sequence[OperatorGroup], table: CostTable) -> list[OperatorGroup]:
     """The groups to measure, most important first.
 
@@ -294,7 +289,8 @@ def estimate(
     if measure is not None:
         forward_of = {group.key: group_of[group.product] for group in groups if group.product is not None}
         products = {key: groups[forward].key for key, forward in forward_of.items() if forward is not None}
-        budget = Budget(limit_of(groups, time_limit), time.perf_counter() + clock_limit)
+        limit = min(max(time_limit, _PART_OF_STEP * Rates().step(groups)), _MOST_LONGER * time_limit)
+        budget = Budget(limit, time.perf_counter() + clock_limit)
         Measuring(training, groups, products, table, measure, budget).run()
     rates, drawing = (
         Rates.of([(group, table.get(group.key)) for group in groups if group.draws == draws], table)
