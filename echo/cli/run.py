@@ -301,11 +301,37 @@ def _predicted(names: Sequence[str], folder: Path) -> Dict[str, Optional[int]]:
     return found
 
 
+def _predicted_ms(sums: Mapping[str, Mapping[str, Any]], folder: Path) -> Optional[float]:
+    """The predicted milliseconds of a step with echo, if one without it was recorded too."""
+    path = folder / f"{ON}.json"
+    if not {OFF, ON} <= set(sums) or not path.exists() or sums[OFF].get("ms_a_step") is None:
+        return None
+    value = json.loads(path.read_text(encoding="utf-8")).get("predicted")
+    ratio = value.get("time") if value else None
+    return None if ratio is None else ratio * sums[OFF]["ms_a_step"]
+
+
+def _slower(sums: Mapping[str, Mapping[str, Any]]) -> Optional[str]:
+    """Returns a line on a step that took longer than predicted: the bounds on time are bounds on predictions."""
+    predicted = sums.get(ON, {}).get("predicted_ms")
+    if predicted is None:
+        return None
+    original, planned = sums[OFF]["ms_a_step"], sums[ON]["ms_a_step"]
+    if planned is None or planned - predicted <= _LATE * original:
+        return None
+    return (
+        f"a step took {planned / original:.2f} times the one without echo, {predicted / original:.2f} was predicted: "
+        "a smaller max_overhead or heavy='never' leaves out recomputation (docs/limits.md)"
+    )
+
+
 def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_json: bool) -> None:
     from echo.instrument.windows import summary
 
     predicted = _predicted(list(recordings), folder)
     sums = {name: {**summary(rows), "predicted_process": predicted[name]} for name, rows in recordings.items()}
+    if (milliseconds := _predicted_ms(sums, folder)) is not None:
+        sums[ON]["predicted_ms"] = milliseconds
     if picture:
         from echo.instrument.windows import save_chart
 
@@ -314,11 +340,14 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
         print_json(sums)
         return
     print(render_recording(sums))
+    if line := _slower(sums):
+        print(line)
     print(f"rows and sums: {folder}")
 
 
 _FIGURES = {  # name: words, divisor, decimals
     "ms_a_step": ("ms a step (median)", 1, 1),
+    "predicted_ms": ("the same, predicted by echo", 1, 1),
     "samples_a_second": ("samples a second", 1, 1),
     "process": ("peak of the process, MB", MB, 0),
     "predicted_process": ("the same, predicted by echo, MB", MB, 0),
@@ -332,6 +361,7 @@ _FIGURES = {  # name: words, divisor, decimals
     "steps_left_out": ("steps left out (warm-up)", 1, 0),
 }
 _COUNTS = ("steps", "steps_left_out")
+_LATE = 0.05  # of a step without echo: predictions are seldom more than that off
 
 
 def render_recording(sums: Mapping[str, Mapping[str, Any]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Iterator
+from typing import Any, Iterator
 
 import numpy as np
 
@@ -42,18 +42,22 @@ class Process:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """The predicted peaks of the process, without echo and with it."""
+    """The predicted peaks of the process, without echo and with it.
+
+    ``time`` is the predicted time of a step with echo as a multiple of one without it, None where it is not known.
+    """
 
     stock: peaks.ProcessPeak
     echo: peaks.ProcessPeak
+    time: float | None = None
 
     def __str__(self) -> str:
         words = "instead of" if self.echo.total < self.stock.total else "and"
         return f"{size_text(self.echo.total)} {words} {size_text(self.stock.total)} without echo"
 
-    def to_json(self) -> dict[str, dict[str, int]]:
-        """The bytes of each part, by graph."""
-        return {"stock": dict(self.stock.parts), "echo": dict(self.echo.parts)}
+    def to_json(self) -> dict[str, Any]:
+        """The bytes of each part, by graph, and the time of a step."""
+        return {"stock": dict(self.stock.parts), "echo": dict(self.echo.parts), "time": self.time}
 
 
 def foreseen(plan: Plan, process: Process) -> Foreseen | None:
@@ -68,7 +72,7 @@ def foreseen(plan: Plan, process: Process) -> Foreseen | None:
     stock[peaks.HELD] = max(stock[peaks.HELD] - process.own, 0)
     if plan.key.runner != Runner.DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
         stock[peaks.SEEN] = echo.parts.get(peaks.SEEN, 0)
-    return Foreseen(peaks.process_peak(stock), echo)
+    return Foreseen(peaks.process_peak(stock), echo, plan.time and plan.time.ratio)
 
 
 def of_symbol(plan: Plan) -> Foreseen | None:

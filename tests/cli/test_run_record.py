@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from echo.cli import main
+from echo.cli import main, run
 from echo.cli.run import render_recording
 from echo.instrument.windows import summary
 from tests.cli.models import check_line
@@ -126,3 +127,22 @@ def test_one_alone_and_what_only_one_has() -> None:
     assert cells(text, "J a sample")[1:] == ["0.100"]
     text = render_recording({"off": summary([row(1, gpu_joules=32.0)]), "on": summary([row(0)])})
     assert cells(text, "GPU energy")[1:] == ["0.100", "-", ""]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "on", "said"),
+    [
+        pytest.param(1.1, 54.0, "", id="as predicted"),
+        pytest.param(0.5, 30.0, "a step took 0.60 times the one without echo, 0.50 was predicted", id="slower"),
+        pytest.param(None, 90.0, "", id="not predicted"),
+    ],
+)
+def test_step_slower_than_predicted_is_said(predicted: float | None, on: float, said: str, tmp_path: Path) -> None:
+    value = {"predicted": {"stock": {}, "echo": {}, "time": predicted}}
+    (tmp_path / "on.json").write_text(json.dumps(value))
+    sums: dict[str, dict[str, Any]] = {"off": {"ms_a_step": 50.0}, "on": {"ms_a_step": on}}
+    sums["on"]["predicted_ms"] = run._predicted_ms(sums, tmp_path)
+    assert sums["on"]["predicted_ms"] == (None if predicted is None else 50 * predicted)
+    assert (run._slower(sums) or "").startswith(said)
+    assert bool(run._slower(sums)) == bool(said)
+    assert run._predicted_ms({"on": sums["on"]}, tmp_path) is None

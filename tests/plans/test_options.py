@@ -41,6 +41,8 @@ def test_options_are_values() -> None:
         ({"max_overhead": 3}, 3),
         ({"memory_budget": "6GB"}, None),
         ({"memory_budget": "6GB", "max_overhead": "auto"}, None),
+        ({"max_time": 1.0}, None),
+        ({"max_time": 1.0, "max_overhead": 0.05}, 0.05),
         ({"memory_budget": "6GB", "max_overhead": 0.05}, 0.05),
     ],
 )

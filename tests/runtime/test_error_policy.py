@@ -7,11 +7,16 @@ from typing import Any, Callable
 
 import pytest
 
-from echo.errors import BudgetError, EchoError, GraphError, LeftAloneError, OptionError, PlanError
+from echo.errors import BudgetError, EchoError, GraphError, LeftAloneError, OptionError, PlanError, TimeLimitError
 from echo.plans.options import Options
 from echo.runtime.error_policy import NeverStopTraining, RaiseUnmetRequests, first_bindable
 
-WISHES = [BudgetError(10, 20, "weights"), OptionError("no such thing"), PlanError("another graph")]
+WISHES = [
+    BudgetError(10, 20, "weights"),
+    OptionError("no such thing"),
+    PlanError("another graph"),
+    TimeLimitError(0.1, 0.9, 7),
+]
 FAULTS = [GraphError("malformed"), RuntimeError("surprise")]
 
 
@@ -155,3 +160,11 @@ def refusing(choices: str) -> Callable[[str], str]:
         return choice.upper()
 
     return run
+
+
+def test_unreachable_bound_on_time_gets_the_fastest_plan() -> None:
+    error = TimeLimitError(0.1, 0.9, 7)
+    policy, told = transparent(max_time=0.1)
+    within = failing(error, lambda options: options.max_time is None and options.max_overhead == 0)
+    assert policy(within, lambda: Options()).max_overhead == 0
+    assert told == [f"echo: {error}. The fastest plan is used."]
