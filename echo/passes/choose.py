@@ -6,10 +6,12 @@ import contextlib
 import functools
 import time
 from dataclasses import replace
-from typing import Iterator, NamedTuple, Sequence
+from typing import Iterable, Iterator, NamedTuple, Sequence
 
 from echo.errors import BudgetError, OptionError
 from echo.estimators.cost_model import CostModel
+from echo.ir.training_graph import TrainingGraph
+from echo.passes.analysis import Candidates
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, trace
 from echo.passes.patterns.apply import Fused, MatchSite
@@ -17,6 +19,7 @@ from echo.passes.request import Request, Slow
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
 from echo.passes.variant import (
+    Analysis,
     Planned,
     Proposal,
     Refinement,
@@ -28,6 +31,7 @@ from echo.passes.variant import (
 )
 from echo.plans.decisions import Memory, MissedFusion
 from echo.plans.plan import Plan
+from echo.policies.problem import Segments
 
 
 class Stages(NamedTuple):
@@ -57,17 +61,16 @@ def plan(request: Request, stages: Stages) -> Planned:
 def _deepened(request: Request, stages: Stages, best: Variant) -> Variant:
     """The variant with compute-heavy operators that run twice, where its seconds have room for them and they pay."""
     planned = best.planned
-    if planned is None or not best.may_deepen(request):
+    if planned is None or planned.analysis is None or not best.may_deepen(request):
         return best
     if request.is_late:
         request.note_late()
         return best
-    deeper = None
+    deeper = best
     with request.fallback_scope("compute-heavy operators that run twice"):
-        deeper = plan_variant(replace(request, light=planned.splits), stages.pipeline, best.fused, best.stock)
-    if deeper is None or deeper.planned is None or deeper.plan.after.total >= best.plan.after.total:
-        return best
-    return deeper.deeper_than(best)
+        inner, *values = planned.analysis
+        deeper = replace(best, planned=best_plan(replace(inner, light=planned.splits), stages.pipeline, values))
+    return deeper.deeper_than(best) if deeper.plan.after.total < best.plan.after.total else best
 
 
 def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
@@ -229,14 +232,14 @@ def _cost(request: Request, plan: Plan) -> tuple[float, float]:
     return cost if request.options.memory_budget is None else cost[::-1]
 
 
-def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
-    """Runs the passes.
+def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object] = ()) -> Planned:
+    """Runs the passes, but those whose values are ``known``.
 
     Raises:
         EchoError: a pass failed.
     """
     started = time.monotonic()
-    values = run(pipeline, [request], request.progress)
+    values = run(pipeline, [request, *known], request.progress)
     other_seconds = time.monotonic() - started - values[Selection].search_seconds
     result: Plan = values[Plan]
     rewritten: Rewritten = values[Rewritten]
@@ -244,4 +247,5 @@ def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
     graph = request.graph if result.changes_nothing else rewritten.graph
     costs: CostModel = values[CostModel]
     splits = {} if result.changes_nothing else selection.splits
-    return Planned(result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, splits)
+    analysis = Analysis(request, values[TrainingGraph], values[Candidates], values[Segments], costs)
+    return Planned(result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, splits, analysis)

@@ -103,8 +103,9 @@ def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> S
         warm_start=problem.warm_start if problem.warm_start is not None and problem.warm_start.heavy else None,
         effort=_HEAVY_EFFORT * problem.effort,
     )
-    found = _solve(request, problem)
-    return found if problem.deeper(light, found.splits) is found.splits else _selection(problem, light)
+    found, without = _solve(request, problem), _selection(problem, light)
+    is_deeper = problem.is_deeper(problem.value(found.splits), problem.value(light))
+    return found if is_deeper else without
 
 
 def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Selection:

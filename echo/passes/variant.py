@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator, NamedTuple, Protocol, Sequence
 
 from echo.errors import BudgetError, GraphError, TimeLimitError
+from echo.estimators.cost_model import CostModel
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
-from echo.passes.analysis import EstimateCost
+from echo.ir.training_graph import TrainingGraph
+from echo.passes.analysis import Candidates, EstimateCost
 from echo.passes.fuse import CountWorkspaces, Workspaces
 from echo.passes.pass_manager import run, trace
 from echo.passes.patterns import MASKS
@@ -20,8 +22,18 @@ from echo.passes.rules import RULES
 from echo.plans.decisions import HIDDEN, Memory, MissedFusion, Note, outputs_of, splits_of
 from echo.plans.options import NEVER_HEAVY, SEARCH, budget_bytes
 from echo.plans.plan import Plan
-from echo.policies.problem import WarmStart
+from echo.policies.problem import Segments, WarmStart
 from echo.system.terminal import counted, size_text
+
+
+class Analysis(NamedTuple):
+    """The request for the plan of one graph, and the values of all stages before `echo.passes.select.Select`."""
+
+    request: Request
+    training: TrainingGraph
+    candidates: Candidates
+    segments: Segments
+    costs: CostModel
 
 
 class Planned(NamedTuple):
@@ -29,7 +41,7 @@ class Planned(NamedTuple):
 
     ``base`` is the user's graph with the plan's fused operators, without its marks. ``timed``: seconds are measured.
     Without the search, planning took ``other_seconds``. ``splits`` is the schedule, empty where the user's own graph
-    stays.
+    stays. ``analysis`` is there until the plan is finished.
     """
 
     plan: Plan
@@ -39,6 +51,7 @@ class Planned(NamedTuple):
     timed: bool = False
     other_seconds: float = 0.0
     splits: RecomputeSchedule = {}  # noqa: RUF012 - nothing writes to it
+    analysis: Analysis | None = None
 
 
 _DEEPEN = (SEARCH, "ilp")  # policies to which compute-heavy operators are offered without a budget
@@ -229,7 +242,7 @@ class Variant:
         if (tracing := trace()) is not None:
             tracing.note("plan", "\n".join([plan.summary(), *plan.remarks]))
         assert self.planned is not None
-        return self.planned._replace(plan=plan)
+        return self.planned._replace(plan=plan, analysis=None)
 
 
 class Proposal(Protocol):

@@ -224,11 +224,9 @@ class Problem:
         excess, planned, seconds = self.rank(evaluation)
         return (excess, planned if self.max_bytes is not None else planned + self.price * seconds, seconds)
 
-    def deeper(self, light: RecomputeSchedule, *schedules: RecomputeSchedule) -> RecomputeSchedule:
-        """Returns the schedule of the least `cost` that needs no more bytes than the light one, at worst that one."""
-        most = self.value(light).bytes
-        fewer = (splits for splits in schedules if self.value(splits).bytes < most)
-        return min((light, *fewer), key=lambda splits: self.cost(self.value(splits)))
+    def is_deeper(self, value: Evaluation, than: Evaluation) -> bool:
+        """Whether a schedule needs fewer bytes, by more than its seconds cost."""
+        return value.bytes < than.bytes and self.cost(value) < self.cost(than)
 
     def rank(self, evaluation: Evaluation) -> tuple[float, float, float]:
         """Smaller is better: first the excess over the limits, then the objective, then what breaks ties."""

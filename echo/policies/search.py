@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from echo.estimators.storage_planner import Choice
+from echo.errors import NativeError
+from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem, WarmStart
 from echo.policies.solvers.hill_climb import HillClimb
-from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
+from echo.policies.solvers.ruin_recreate import GreedyKeep, KeepSearch, RuinRecreate, can_fit
 from echo.policies.sublinear import Sublinear
 from echo.system.terminal import size_text
 
@@ -136,11 +137,12 @@ def _best_of_all(problem: Problem) -> Choice:
 
 # From a schedule of light operators down to the fewest bytes for which the bound on time has room.
 #
-# Budgets below the bytes of the light schedule are bisected: for each, `GreedyKeep` finds a schedule in some passes
+# Budgets below the bytes of the light schedule are bisected: for each, `KeepSearch` finds a schedule in some passes
 # over the graph, until its seconds just keep the bound. The best of these is improved by ruin and recreate. In a
 # CachedOp, which plans each pass by itself, a hill climb takes their place.
 
-_BUDGETS, _BUDGETS_OF_LARGE = 7, 4  # that are tried, in graphs of up to `_LARGE` nodes and in larger ones
+_BUDGETS = 7  # that are tried
+_OF_LARGE = 0.75  # of the bytes of the light schedule: the one budget that is tried for graphs above `_LARGE`
 # Of the effort: four times as much gained 2 % of the bytes of ResNet and DenseNet, and nothing on other models.
 _SHARE_OF_DEEPENED = 0.0625
 _ABOVE = 1.001  # times a budget: what counts as within it, since storage needs a little more than schedules count
@@ -151,26 +153,39 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
 
     Of that one, only candidates count: nodes were taken out that would move others.
     """
-    light = {node: positions for node, positions in light.items() if node in problem.candidates}
+    best = _Deepest(problem, {node: positions for node, positions in light.items() if node in problem.candidates})
     if not can_fit(problem):
-        return problem.deeper(light, problem.chosen(HillClimb(problem).run()))
-    kept = _bisected(problem, light)
-    return problem.deeper(light, kept, RuinRecreate((kept,), _SHARE_OF_DEEPENED).choose(problem))
-
-
-def _bisected(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
-    """The best schedule for budgets between nothing and the bytes of the light one."""
-    best, low, high = light, 0, problem.value(light).bytes
-    for _ in range(_BUDGETS if len(problem.training.nodes) <= _LARGE else _BUDGETS_OF_LARGE):
-        budget = (low + high) // 2
+        best.consider(problem.chosen(HillClimb(problem).run()))
+        return best.splits
+    is_large = len(problem.training.nodes) > _LARGE
+    try:
+        search = KeepSearch(problem, is_large)
+    except NativeError:
+        return best.splits
+    low, high = 0, best.value.bytes
+    for _ in range(1 if is_large else _BUDGETS):
+        budget = int(_OF_LARGE * high) if is_large else (low + high) // 2
         problem.progress(f"compute-heavy operators within {size_text(budget)}")
-        kept = GreedyKeep().choose(replace(problem, max_bytes=budget, max_seconds=None))
-        value = problem.value(kept)
+        value = best.consider(search.run(budget))
         in_time = problem.max_seconds is None or value.seconds <= problem.max_seconds
         if value.bytes <= _ABOVE * budget and in_time:
             high = budget
         else:
             low = max(budget, min(value.bytes, high) - 1) if in_time else budget
-        if in_time:
-            best = problem.deeper(best, kept)
-    return best
+    if not is_large:
+        best.consider(RuinRecreate((best.splits,), _SHARE_OF_DEEPENED).choose(problem))
+    return best.splits
+
+
+class _Deepest:
+    """The schedule of the least cost so far; the first one is the light one."""
+
+    def __init__(self, problem: Problem, light: RecomputeSchedule) -> None:
+        self._problem, self.splits = problem, light
+        self.value = problem.value(light)
+
+    def consider(self, splits: RecomputeSchedule) -> Evaluation:
+        value = self._problem.value(splits)
+        if self._problem.is_deeper(value, self.value):
+            self.splits, self.value = splits, value
+        return value

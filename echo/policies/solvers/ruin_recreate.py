@@ -195,14 +195,20 @@ class GreedyKeep:
         if not can_fit(problem) or problem.max_bytes is None:
             return {}
         try:
-            return _Search(problem, scheduler_of(problem)).run(problem.max_bytes)
+            return KeepSearch(problem).run(problem.max_bytes)
         except NativeError:
             return {}
 
 
-class _Search:
-    def __init__(self, problem: Problem, scheduler: Scheduler) -> None:
-        self._problem, self._scheduler = problem, scheduler
+class KeepSearch:
+    """Searches for such schedules of one problem, for any budget; ``quick``: the longest segments will do.
+
+    Raises:
+        NativeError: the native library is not there.
+    """
+
+    def __init__(self, problem: Problem, quick: bool = False) -> None:
+        self._problem, self._scheduler, self._quick = problem, scheduler_of(problem), quick
         self._cutter = Cutter(problem)
 
     def run(self, budget: int) -> RecomputeSchedule:
@@ -220,6 +226,8 @@ class _Search:
     def _best(self, budget: int) -> _Kept:
         """The best of the shapes around the longest segments that fit."""
         longest = self._longest(budget)
+        if self._quick:
+            return self._kept(self._dropped(longest), budget)
         tried = {}
         for more in (0, 1):
             for late in (False, True):
