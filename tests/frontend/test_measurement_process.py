@@ -143,6 +143,7 @@ def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
+@pytest.mark.usefixtures("measures")
 def test_an_operator_that_ends_the_process_is_estimated_from_then_on(
     deadly_divisions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_an_operator_that_ends_the_process_is_estimated_from_then_on(
     assert again.decisions == plan.decisions
 
 
+@pytest.mark.usefixtures("measures")
 def test_refused_process_leaves_everything_estimated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL, Model, random_values
+from echo.frontend.framework import MxnetFramework
 from tests.support.bound_network import LIMITS, LOW_BOUND, SHAPES, network
+from tests.support.fixtures_isolation import MEASURE_FUNCTION
 from tests.support.training import Record, assert_alive, assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -81,6 +83,7 @@ def test_models_at_the_default(name: str) -> None:
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
 def test_models_with_full_search_and_measured_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # of cheap planning
+    monkeypatch.setattr(MxnetFramework, "measure_function", MEASURE_FUNCTION)
     model, values = small(name)
     symbol = echo.optimize(model.symbol, max_overhead=0.25, fuse=False)
     got = train(bind(symbol, values, requested(model, "write")))

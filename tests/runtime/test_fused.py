@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
 from typing import Any, Sequence
 
 import mxnet as mx
@@ -14,8 +13,6 @@ import pytest
 
 import echo
 from echo.passes import variant
-from echo.planning.planner import Planner
-from echo.runtime import bind_plan
 from tests.support.fused_models import (
     EXAMPLES,
     STEPS,
@@ -28,6 +25,9 @@ from tests.support.fused_models import (
 )
 from tests.support.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts
 from tests.support.training import TOLERANCE
+
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
 def gradients(
@@ -57,10 +57,8 @@ def distance(found: Sequence[Any], exact: Sequence[Any]) -> float:
 
 
 @pytest.fixture
-def always_fused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def always_fused(monkeypatch: pytest.MonkeyPatch, cheap_planning: None) -> None:
     """Graphs with fused operators are taken whatever they need: some gain only where models are larger than these."""
-    monkeypatch.setattr(bind_plan, "PLANNER", Planner())  # no other test gets these plans
-    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(variant.Variant, "is_larger", False)
     monkeypatch.setattr(variant, "RULES", replace(variant.RULES, more=1e9, slack=1e9, step=1e9))
 

@@ -12,6 +12,8 @@ from echo.runtime.foresight import FORESIGHT
 from echo.system.process import NEVER, Deadline
 from echo.system.threads import ONCE
 
+MEASURE_FUNCTION = MxnetFramework.measure_function
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -37,6 +39,24 @@ def no_races() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:  # not the fixture, whose patches would outlive those of a test's others
         patch.setattr(MxnetFramework, "race", race)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_measurements() -> Iterator[None]:
+    """Seconds of operators are estimates, so no plan depends on the clock; tests that measure use `measures`."""
+
+    def measure(*_: Any) -> float:
+        raise UnmeasurableError("this test measures nothing")
+
+    with pytest.MonkeyPatch.context() as patch:  # as for races
+        patch.setattr(MxnetFramework, "measure_function", lambda _: measure)
+        yield
+
+
+@pytest.fixture
+def measures(monkeypatch: pytest.MonkeyPatch, no_measurements: None) -> None:
+    """Planning measures operators in this test, as it does for users."""
+    monkeypatch.setattr(MxnetFramework, "measure_function", MEASURE_FUNCTION)
 
 
 class _Patient:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Iterator, Sequence
+from typing import Iterator, Sequence
 
 import mxnet as mx
 import pytest
 
 import echo
-from echo.estimators.cost_model import UnmeasurableError
 from echo.estimators.storage_planner import Evaluator
 from echo.frontend.framework import MxnetFramework
 from echo.frontend.install import install_hook
@@ -24,18 +23,14 @@ from fuzz.poison import poisoned
 
 @pytest.fixture
 def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Planning without measurements and with a short search, for tests that plan many graphs."""
+    """Planning with a short search and a cache of its own, for tests that plan many graphs."""
     full = MxnetFramework.evaluator
 
     def evaluator(session: MxnetFramework, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         found, effort = full(session, training, seconds)
         return found, min(effort, 200 * len(training.nodes))
 
-    def measure(*_: Any) -> float:
-        raise UnmeasurableError("this test measures nothing")
-
     monkeypatch.setattr(MxnetFramework, "evaluator", evaluator)
-    monkeypatch.setattr(MxnetFramework, "measure_function", lambda _: measure)
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
