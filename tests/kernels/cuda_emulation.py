@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -80,10 +80,12 @@ class Built(NamedTuple):
     kernels: Path
 
 
-@functools.lru_cache(maxsize=None)
-def built() -> Built:
-    """The driver and all kernels, compiled once for all processes, in ``build``, until a source changes."""
-    folder = BUILDS / _digest()
+def kept(make: Callable[[Path], object], *key: object) -> Path:
+    """The folder of what ``make`` compiles into one, once for all processes, in ``build``, until a source changes.
+
+    ``key`` tells it from what others compile of the same sources: flags, or texts of sources that are made.
+    """
+    folder = BUILDS / hashlib.sha256(repr((_digest(), key)).encode()).hexdigest()[:16]
     BUILDS.mkdir(parents=True, exist_ok=True)
     with open(BUILDS / "lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -91,12 +93,25 @@ def built() -> Built:
             with tempfile.TemporaryDirectory(dir=BUILDS) as name:
                 made = Path(name) / "made"
                 made.mkdir()
-                compile_driver(made)
-                compile_kernels(made, compile_fibers(made), KERNELS / "cuda" / "kernels.cu", "kernels")
+                make(made)
                 made.rename(folder)
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def built() -> Built:
+    """The driver and all kernels: for many tests, so with more optimization than what is compiled for one."""
+    flags = ("-O2",)
+
+    def make(folder: Path) -> None:
+        compile_driver(folder)
+        compile_kernels(folder, compile_fibers(folder), KERNELS / "cuda" / "kernels.cu", "kernels", *flags)
+
+    folder = kept(make, flags)
     return Built(folder / "fibers.o", folder / "libcuda.so.1", folder / "kernels.so")
 
 
+@functools.lru_cache(maxsize=None)
 def _digest() -> str:
     """A name for what the compiler reads, and for the compiler."""
     sources = [path for folder in (KERNELS, HERE) for path in folder.rglob("*") if path.suffix in SOURCES]

@@ -117,7 +117,7 @@ def test_every_kernel(backend: Emulated, name: str) -> None:
 ONE_OF_EACH = list({case.kernel: case for case in [*CASES, LAYER] if all(case.dims.values())}.values())
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.kernel)
 def test_gradients_are_written_added_and_skipped(backend: Emulated, case: Case, number: int) -> None:
@@ -246,7 +246,7 @@ def test_masks_of_attention(backend: Emulated, name: str, dtype: str) -> None:
     check_form(backend.run, name, dtype)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("size", SIZES)

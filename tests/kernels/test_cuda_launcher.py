@@ -18,7 +18,7 @@ from benchmarks.gpu_cases import Case, check, check_forward, draw
 from benchmarks.gpu_library import build_library, using_library
 from echo.errors import KernelError
 from echo.kernels import library
-from tests.kernels.cuda_emulation import DRIVER_VARIABLE, Emulated, built
+from tests.kernels.cuda_emulation import DRIVER_VARIABLE, Emulated, built, kept
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -244,10 +244,10 @@ def test_a_workspace_that_is_missing_or_small(backend: Emulated) -> None:
 
 
 @pytest.fixture(scope="module")
-def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bounded() -> Path:
     """The library as `make gpu-check` builds it, but with room for 800 gates, or for 128 rows of 50 scores, only."""
-    bounds = ("-DECHO_GATES_BYTES=3200", "-DECHO_SCORES_BYTES=25600")
-    made = build_library(tmp_path_factory.mktemp("bounded"), "-O0", *bounds)
+    flags = ("-O0", "-DECHO_GATES_BYTES=3200", "-DECHO_SCORES_BYTES=25600")
+    made = kept(lambda folder: build_library(folder, *flags), "library", flags) / "libecho_kernels.so"
     with using_library(made):
         Emulated(built().driver, built().kernels)  # whose driver is this library's, too
     return made

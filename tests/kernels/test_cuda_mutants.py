@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.cuda_emulation import KERNELS, built, compile_kernels
+from tests.kernels.cuda_emulation import KERNELS, built, compile_kernels, kept
 from tests.kernels.cuda_mutant import CAUGHT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,14 +182,18 @@ def mutated(text: str, old: str, new: str, which: int) -> str:
 
 @pytest.mark.every(15)
 @pytest.mark.parametrize("name", MUTANTS)
-def test_is_noticed(tmp_path: Path, name: str) -> None:
+def test_is_noticed(name: str) -> None:
     file, old, new, which, library, beginning = MUTANTS[name]
     fibers, driver, kernels = built()
-    for path in [*(KERNELS / "cuda").glob("*.*h"), KERNELS / "formulas.h"]:
-        shutil.copy(path, tmp_path)
-    source = tmp_path / file
-    source.write_text(mutated(source.read_text(), old, new, which))
-    mutant = compile_kernels(tmp_path, fibers, tmp_path / f"{library}.cuh", "mutant", "-Wno-error")
+
+    def make(folder: Path) -> None:
+        for path in [*(KERNELS / "cuda").glob("*.*h"), KERNELS / "formulas.h"]:
+            shutil.copy(path, folder)
+        source = folder / file
+        source.write_text(mutated(source.read_text(), old, new, which))
+        compile_kernels(folder, fibers, folder / f"{library}.cuh", "mutant", "-Wno-error")
+
+    mutant = kept(make, "mutant", MUTANTS[name]) / "mutant.so"
     script = [sys.executable, "-m", "tests.kernels.cuda_mutant", str(driver), str(kernels), str(mutant), "3", beginning]
     done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == CAUGHT or done.returncode < 0, f"not noticed\n{done.stderr}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_library import build_library
-from tests.kernels.cuda_emulation import built, compile_blas
+from tests.kernels.cuda_emulation import built, compile_blas, kept
 from tests.kernels.cuda_products import STREAM
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,17 +25,19 @@ DEFAULT, TENSOR, TF32 = 0, 1, 3  # cublasMath_t
 
 
 @pytest.fixture(scope="module")
-def blas(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def blas() -> dict[int, Path]:
     """An emulated cuBLAS of CUDA 11, which MXNet's wheels load, and one of CUDA 12, which they do not."""
-    folder = tmp_path_factory.mktemp("blas")
-    return {version: compile_blas(folder, built().fibers, version) for version in (11, 12)}
+    versions, fibers = (11, 12), built().fibers
+    folder = kept(lambda folder: [compile_blas(folder, fibers, version) for version in versions], "blas", versions)
+    return {version: folder / f"libcublas.so.{version}" for version in versions}
 
 
+@functools.lru_cache(maxsize=None)
 def run(
     blas: Path, creating: int = 0, multiplying: int = 0, lasting: int = 0, cases: str = "layer",
     library: tuple[Path, ...] = (), **variables: str,
 ) -> tuple[Any, list[str]]:  # fmt: skip
-    """The output of `tests.kernels.cuda_products`, and echo's lines on standard error."""
+    """The output of `tests.kernels.cuda_products`, and echo's lines on standard error; the same for all tests."""
     script = [sys.executable, "-m", "tests.kernels.cuda_products", str(built().driver), str(built().kernels), str(blas)]
     script += [str(creating), str(multiplying), str(lasting), cases, *map(str, library)]
     environment = {**os.environ, **variables}
@@ -100,9 +103,10 @@ def test_losses_are_right(blas: dict[int, Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bounded() -> Path:
     """The library with room for 25,600 bytes of scores, or of their gradients, only."""
-    return build_library(tmp_path_factory.mktemp("bounded"), "-O0", "-DECHO_SCORES_BYTES=25600")
+    flags = ("-O0", "-DECHO_SCORES_BYTES=25600")
+    return kept(lambda folder: build_library(folder, *flags), "library", flags) / "libecho_kernels.so"
 
 
 @pytest.mark.slow
