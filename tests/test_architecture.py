@@ -219,6 +219,7 @@ CACHES = {
     "echo.verify.compare._size": "installs a native library's way into MXNet, once",
     "echo.verify.compare.random_state_blocker": "of this MXNet and that library",
     "echo.runtime.backward_checks._library": "a native library, loaded once",
+    "echo.report.pages._scripts": "of the version of a package",
     "echo.system.process.processor": "the processor of a machine stays the same",
 }
 WITH_PACKAGES = [path for path in sorted((ROOT / "echo").rglob("*.py")) if path.name != "__main__.py"]

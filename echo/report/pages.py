@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -195,6 +196,13 @@ _TEMPLATE = "page.html.jinja"
 _MOST_GROUPS, _MOST_ARRAYS = 2000, 200
 
 
+@functools.lru_cache(maxsize=None)
+def _scripts(convert: Any) -> str:
+    """The JavaScript of ``vl_convert`` that draws charts, which takes a second to put together."""
+    bundle: str = convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    return bundle
+
+
 def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
     """The page.
 
@@ -212,7 +220,7 @@ def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
             loader=jinja.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
         environment.filters["mb"] = megabytes
-        bundle = convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+        bundle = _scripts(convert)
         page: str = environment.get_template(_TEMPLATE).render(
             profile=profile,
             title=title or "training step",
