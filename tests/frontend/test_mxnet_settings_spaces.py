@@ -41,14 +41,14 @@ def test_spaces_other_than_the_default_are_settings_of_plans(
     assert other_spaces("cpu", runner).get("MXNET_CPU_TEMP_COPY") == setting
 
 
-# Operators that draw 8 MB each, in turn from as many spaces as there are, and random numbers.
+# Operators that draw 2 MB each, in turn from as many spaces as there are, and random numbers.
 _PROGRAM = """
 import mxnet as mx, numpy as np
 from echo.frontend.mxnet_settings import workspace_slots
 from echo.verify import storage
 from echo.instrument.recording import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
-x = mx.nd.array(np.random.RandomState(0).rand(1 << 20))
+x = mx.nd.array(np.random.RandomState(0).rand(1 << 18))
 mx.nd.waitall()
 assert storage.why_not() == ""
 counter = StorageCounter()
@@ -77,7 +77,7 @@ def stock() -> tuple[int, int, str]:
 def test_transparent_mode_draws_from_one_space_and_keeps_random_numbers(stock: tuple[int, int, str]) -> None:
     most, count, numbers = drawn("1")
     assert (stock[1], count) == (4, 1)
-    assert most < stock[0] - 2 * (1 << 23)
+    assert most < stock[0] - 2 * (1 << 21)
     assert numbers == stock[2]
 
 

@@ -27,10 +27,15 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 MODEL = SMALL["nmt"]()
 
 
+@pytest.fixture(scope="module")
+def searched() -> Plan:
+    return echo.plan(MODEL.symbol, max_overhead=None, fuse=False, **MODEL.shapes)
+
+
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
+def saved(searched: Plan, tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
-    echo.plan(MODEL.symbol, max_overhead=None, fuse=False, **MODEL.shapes).save(path)
+    searched.save(path)
     return path
 
 
