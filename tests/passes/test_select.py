@@ -28,7 +28,7 @@ STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}
 MODELS = ["nmt", "lm", "resnet50_v2", "dropout", "slices"]
 
 
-def request_of(case: Case, evaluations: int = 600, own_range: int = 16, **options: Any) -> Request:
+def request_of(case: Case, evaluations: int = 400, own_range: int = 16, **options: Any) -> Request:
     framework = FakeFramework(case.training, static=STATIC, match_range=own_range, evaluations=evaluations)
     return Request(case.graph, Options.of(**options), framework)
 

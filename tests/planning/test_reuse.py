@@ -134,6 +134,7 @@ def planned(framework: MxnetFramework, options: Options) -> PlannedGraph:
     return Planner().plan(lambda: framework, options)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("runner", [Runner.EXECUTOR, Runner.STATIC, Runner.DYNAMIC])
 @pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("name", ["lm", "nmt"])

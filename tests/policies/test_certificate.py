@@ -215,8 +215,7 @@ def test_a_wrong_schedule_is_not_certified() -> None:
 
 
 def assert_optimal(seed: int) -> None:
-    problem = small_problem(seed)
-    values = brute_force(problem)
+    problem, values = solved_by_force(seed)
     for limited in with_limits(problem, values):
         limits = f"seed {seed}, max_bytes {limited.max_bytes}, max_seconds {limited.max_seconds}"
         solved = IntegerProgram().solve(limited)

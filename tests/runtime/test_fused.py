@@ -26,7 +26,6 @@ from tests.support.fused_models import (
 from tests.support.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts
 from tests.support.training import TOLERANCE
 
-
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
