@@ -68,7 +68,7 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     while True:
         fused = fuse(
             request.graph, framework.types, framework.adds, pinned, without, refused, why_slower, framework.setting,
-            None if framework.why_no_fusion else framework.inferred,
+            None if framework.why_no_fusion else framework.inferred, request.matcher,
         )  # fmt: skip
         if not fused.match_sites or framework.why_no_fusion:
             return fused

@@ -97,7 +97,8 @@ class PackMasks:
         if not options.fuses or framework.why_no_fusion:
             return Masked(fused)
         pinned = named(request.graph, options.user_constraints)
-        masks, near_misses = find(request.graph, pinned, frozenset(PATTERNS) - MASKS, setting=framework.setting)
+        others, setting = frozenset(PATTERNS) - MASKS, framework.setting
+        masks, near_misses = find(request.graph, pinned, others, setting=setting, matcher=request.matcher)
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.match_sites}

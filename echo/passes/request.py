@@ -17,6 +17,7 @@ from echo.ir.op_spec import GradientRule
 from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
+from echo.passes.patterns.apply import Matcher
 from echo.plans.decisions import WORKSPACES, Note, NoteKind
 from echo.plans.key import PlanKey
 from echo.plans.options import Options
@@ -155,7 +156,7 @@ class Request:
     for one with compute-heavy operators starts. ``stock_seconds`` returns the seconds of a step of the original graph,
     where those of this one are others, or None if they are not known. ``slow`` gets each graph that takes longer than
     ``max_time`` allows. ``unreached`` gets, for each graph without a plan that keeps the budget,
-    the search for the fewest bytes that can be reached by a deadline.
+    the search for the fewest bytes that can be reached by a deadline. ``matcher`` remembers what patterns match in it.
     """
 
     graph: Graph
@@ -176,6 +177,7 @@ class Request:
     light: RecomputeSchedule | None = None
     stock_seconds: Callable[[], float | None] = field(default=lambda: None, compare=False)
     slow: list[Slow] = field(default_factory=list, compare=False)
+    matcher: Matcher = field(default_factory=Matcher, compare=False)
 
     def original_seconds(self, costs: CostModel) -> float:
         """Seconds of a step of the original graph; ``costs`` are those of this one."""

@@ -42,18 +42,45 @@ class Fused:
     bits: str = ""
 
 
+class Matcher:
+    """Matches each pattern once at a node, whatever is pinned, left out or refused afterwards.
+
+    It remembers the results in one graph, the last that was asked about.
+    """
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        self._results: dict[MatchSite, Fusion | str | None] = {}
+
+    def of(self, graph: Graph, setting: Setting) -> Matcher:
+        """This matcher, ready for a graph; it forgets another one."""
+        if self._view is None or self._view.setting != setting or self._view.graph != graph:
+            self._view, self._results = View(graph, setting), {}
+        return self
+
+    def result(self, pattern: Pattern, number: int) -> Fusion | str | None:
+        """The result of a pattern at a node of the graph; None without a try where the operators rule it out."""
+        view, site = self._view, (pattern.name, number)
+        if view is None or not pattern.may_match(view.graph, number):
+            return None
+        if site not in self._results:
+            self._results[site] = _match(view, pattern, number)
+        return self._results[site]
+
+
 def find(
     graph: Graph,
     pinned: AbstractSet[int] = frozenset(),
     without: AbstractSet[str] = frozenset(),
     refused: Refused = MappingProxyType({}),
     setting: Setting = NO_SETTING,
+    matcher: Matcher | None = None,
 ) -> tuple[list[Fusion], list[MissedFusion]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses.
 
-    ``pinned`` nodes stay, ``without`` are patterns that are not matched.
+    ``pinned`` nodes stay, ``without`` are patterns that are not matched. A ``matcher`` remembers what matches.
     """
-    view = View(graph, setting)
+    matcher = (matcher or Matcher()).of(graph, setting)
     by_anchor: dict[str, list[Pattern]] = defaultdict(list)
     for pattern in PATTERNS.values():
         for op in pattern.anchors if pattern.name not in without else ():
@@ -62,7 +89,7 @@ def find(
     missed: list[MissedFusion] = []
     for number, node in enumerate(graph.nodes):
         for pattern in by_anchor.get(node.op, ()):
-            result = _match(view, pattern, number)
+            result = matcher.result(pattern, number)
             if isinstance(result, Fusion):
                 kinds = [(new.op, new.name) for new in result.nodes]
                 result = next((refused[kind] for kind in kinds if kind in refused), result)
@@ -77,8 +104,6 @@ def find(
 
 def _match(view: View, pattern: Pattern, number: int) -> Fusion | str | None:
     """The result of a pattern at a node; a near-miss where the shape that the fusion needs is known too late."""
-    if not pattern.may_match(view.graph, number):
-        return None
     match = pattern.match(view, number)
     late = (
         view.shape_known_too_late(match.shape_source)
@@ -107,16 +132,17 @@ def fuse(
     why_left: Callable[[Fusion, Types], str] = lambda *_: "",
     setting: Setting = NO_SETTING,
     infer: Infer | None = None,
+    matcher: Matcher | None = None,
 ) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
     that hold other gradients. ``pinned`` are nodes that the user wants kept or recomputed: no fusion replaces them.
-    ``without`` and ``refused`` are as for `find`; ``why_left`` gives another reason against a fusion that fits.
-    ``infer`` asks MXNet whether fused operators compute arrays like those that they take the place of.
+    ``without``, ``refused`` and ``matcher`` are as for `find`; ``why_left`` gives another reason against a fusion that
+    fits. ``infer`` asks MXNet whether fused operators compute arrays like those that they take the place of.
     """
-    graph = numbered(graph)
-    fusions, missed = find(graph, pinned, without, refused, setting)
+    graph, matcher = numbered(graph), matcher or Matcher()
+    fusions, missed = find(graph, pinned, without, refused, setting, matcher)
     entry_types = types() if fusions else {}
     shaped = _why_not(fusions, entry_types, infer)
     fitting, layers = [], dict[Tuple[str, str], str]()  # layers that are left, whose cells may be fused
@@ -131,12 +157,16 @@ def fuse(
     taken, fused_graph = _in_order(graph, fitting, copies)
     anchors = {fusion.anchor for fusion in taken}
     if layers := layers or _layers(fusion for fusion in fitting if fusion.anchor not in anchors):
-        return fuse(graph, types, copies, pinned, without, {**refused, **layers}, why_left, setting, infer)
+        return fuse(graph, types, copies, pinned, without, {**refused, **layers}, why_left, setting, infer, matcher)
     missed += [near_miss(graph, fusion.match_site, ORDER) for fusion in fitting if fusion.anchor not in anchors]
-    hidden_arrays = filter(None, (fusion.hidden_bytes for fusion in taken))
-    hidden = sum(times * entry_types[entry].bytes for times, entry in hidden_arrays)
-    counts = Counter(fusion.label for fusion in taken)
-    return Fused(unnumbered(fused_graph), tuple(fusion.match_site for fusion in taken), tuple(missed), counts, hidden)
+    sites, counts = tuple(fusion.match_site for fusion in taken), Counter(fusion.label for fusion in taken)
+    return Fused(unnumbered(fused_graph), sites, tuple(missed), counts, _hidden(taken, entry_types))
+
+
+def _hidden(fusions: Iterable[Fusion], types: Types) -> int:
+    """Returns the bytes that the replaced operators hold beyond planned memory."""
+    arrays = filter(None, (fusion.hidden_bytes for fusion in fusions))
+    return sum(times * types[entry].bytes for times, entry in arrays)
 
 
 def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
@@ -186,20 +216,18 @@ def fused_for_shapes(
         if reasons[fusion.anchor]:
             name = graph.nodes[fusion.anchor].name
             raise GraphError(f"fused: node {fusion.anchor} ({name!r}) is no {fusion.pattern}: {reasons[fusion.anchor]}")
-    arrays = filter(None, (fusion.hidden_bytes for fusion in fusions))
-    hidden = sum(times * types[entry].bytes for times, entry in arrays)
-    return _with_fusions(graph, fusions, match_sites, copies), hidden
+    return _with_fusions(graph, fusions, match_sites, copies), _hidden(fusions, types)
 
 
 def _fusions_at(graph: Graph, match_sites: Sequence[MatchSite], setting: Setting) -> list[Fusion]:
     """Returns the fusion at each match site that is no layout."""
-    view, fusions = View(graph, setting), []
+    matcher, fusions = Matcher().of(graph, setting), []
     for name, number in match_sites:
         if batched_products.is_layout(name):
             continue
         if name not in PATTERNS or not 0 <= number < len(graph.nodes):
             raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
-        fusion = _match(view, PATTERNS[name], number)
+        fusion = matcher.result(PATTERNS[name], number)
         if not isinstance(fusion, Fusion):
             why = fusion or "nothing alike"
             raise GraphError(f"fused: node {number} ({graph.nodes[number].name!r}) is no {name}: {why}")
@@ -242,7 +270,9 @@ def _fused_graph(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph
 def _tidied(graph: Graph, copies: bool) -> Graph:
     """The graph without pairs of nodes that split steps apart and put them together again between fused operators."""
     view = View(graph)
-    fusions = [substitute.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
+    fusions = [
+        substitute.match(view, number) for number, node in enumerate(graph.nodes) if node.op in substitute.ANCHORS
+    ]
     tidy_graph = applied(graph, list(filter(None, fusions)), copies)
     assert tidy_graph is not None
     shared_graph = applied(tidy_graph, substitute.equal(View(tidy_graph)), copies)

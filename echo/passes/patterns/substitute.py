@@ -114,6 +114,7 @@ def _running_sum(counts: Sequence[int]) -> tuple[int, ...]:
 # Steps that one layer splits apart and the next puts together again: both then share one array.
 
 NAME = "steps"
+ANCHORS = frozenset({"stack", "Concat"})
 _SWAP = {"dim1": "0", "dim2": "1"}
 _JOINS = frozenset({"stack", "Concat", "reverse", "SwapAxis", "Reshape"})
 
