@@ -20,7 +20,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 from echo import native
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.mxnet_settings import silenced, unfused, unlogged
-from echo.frontend.symbols import Binding, symbol_of
+from echo.frontend.symbols import Binding, numbered_symbol
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TensorType, TrainingNode, tensor_type
@@ -199,10 +199,12 @@ def captured_graph(
     ctx: mx.Context,
     marks: Mapping[int, Mapping[str, str]] | None = None,
     stock: bool = False,
+    symbol: mx.sym.Symbol | None = None,
 ) -> Mapping[str, Any]:
     """The hook's JSON value of a bind of ``graph``, which `graph_in` and `chunks_in` read.
 
-    ``stock``: as MXNet binds it by itself, which on GPUs fuses pointwise operators; echo's binds do not.
+    ``stock``: as MXNet binds it by itself, which on GPUs fuses pointwise operators; echo's binds do not. ``symbol`` is
+    the numbered one of the graph with its marks.
 
     Raises:
         UnsupportedError: no argument needs a gradient.
@@ -210,10 +212,8 @@ def captured_graph(
     """
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient (grad_req is 'null' for all): nothing is trained")
-    # names are free for the user to repeat, so the copy that is read back gets numbers for names
-    marked = graph.with_attrs(marks or {})
-    numbered = symbol_of(marked.with_names([f"n{number}" for number in range(len(graph.nodes))]))
-    captured = _captured(numbered, binding, ctx, nodes=True, stock=stock)
+    symbol = numbered_symbol(graph.with_attrs(marks or {})) if symbol is None else symbol
+    captured = _captured(symbol, binding, ctx, nodes=True, stock=stock)
     trim_after(len(graph.nodes))
     return captured
 

@@ -16,8 +16,8 @@ import mxnet as mx
 from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.storage_planner import blocks
-from echo.frontend.capture import training_graph
-from echo.frontend.symbols import graph_of, infer_binding, symbol_from
+from echo.frontend.capture import captured_graph, graph_in
+from echo.frontend.symbols import graph_with, infer_binding, numbered_symbol
 from echo.ir.gradient_rules import SUM
 from echo.ir.graph import VARIABLE, Entry, Graph, Node
 from echo.ir.op_spec import COPY_ATTRIBUTE, GradientRule, Read, Source
@@ -236,9 +236,10 @@ def _exchanged(node: TrainingNode, forward: int, rule: GradientRule) -> Training
 @functools.lru_cache(maxsize=None)
 def _facts(op: str) -> tuple[tuple[tuple[int, int, bool], ...], frozenset[int]]:
     """The in-place options and the shape-only inputs of a gradient operator, from MXNet's gradient of a tiny graph."""
-    symbol = symbol_from(Node(VARIABLE, "x"), Node(op[len(_BACKWARD) :], "y", (Entry(0),)))
-    graph = graph_of(symbol)
-    training = training_graph(graph, infer_binding(symbol, {"x": (1,)}), mx.cpu())
+    graph = graph_with(Node(VARIABLE, "x"), Node(op[len(_BACKWARD) :], "y", (Entry(0),)))
+    symbol = numbered_symbol(graph)
+    captured = captured_graph(graph, infer_binding(symbol, {"n0": (1,)}), mx.cpu(), symbol=symbol)
+    training = graph_in(captured, graph)
     nodes = [node for node in training.nodes if node.op == op]
     if len(nodes) != 1:
         raise GraphError(f"expected one node {op} in a gradient, found {len(nodes)}")

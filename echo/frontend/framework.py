@@ -33,7 +33,15 @@ from echo.frontend.mxnet_settings import (
     workspace_slots,
 )
 from echo.frontend.plan_key import arrays, call_of, check_device, device_key, family, plan_key, static_bytes
-from echo.frontend.symbols import Binding, symbol_of, types_of, why_left_alone
+from echo.frontend.symbols import (
+    Binding,
+    number_of,
+    numbered_symbol,
+    symbol_of,
+    types_of,
+    why_left_alone,
+    with_attrs,
+)
 from echo.ir.graph import Entry, Graph, Setting
 from echo.ir.op_spec import GradientRule
 from echo.ir.training_graph import Runner, TrainingGraph
@@ -71,7 +79,9 @@ class MxnetFramework:
 
     def _forget(self) -> None:
         self._derived: list[MxnetFramework] = []
+        self._symbol: mx.sym.Symbol | None = None
         self._names: Sequence[str] | None = None
+        self._inferred: list[tuple[Graph, Mapping[str, TensorType], Mapping[Entry, TensorType] | None]] = []
         self._types: Mapping[Entry, TensorType] | None = None
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
         self._stock_bytes: int | None = None
@@ -121,24 +131,40 @@ class MxnetFramework:
     def types(self) -> Mapping[Entry, TensorType]:
         """The shape and type of each entry of the graph."""
         if self._types is None:
-            self._types = types_of(self.graph, self._binding)
+            self._types = types_of(self.graph, self._binding, self._numbered)
         return self._types
+
+    @property
+    def _numbered(self) -> mx.sym.Symbol:
+        """The graph as a symbol with numbers for names, which is made once, and which nothing may change."""
+        if self._symbol is None:
+            self._symbol = numbered_symbol(self.graph)
+        return self._symbol
 
     def inferred(self, graph: Graph, variables: Mapping[str, TensorType]) -> Mapping[Entry, TensorType] | None:
         """The types of all entries of another graph, whose variables have these types; None where it has none."""
-        types = [variables[name] for name in symbol_of(graph).list_arguments()]  # in MXNet's order
+        for known, types_of_variables, found in self._inferred:
+            if types_of_variables == variables and known == graph:
+                return found
+        found = self._inferred_types(graph, variables)
+        self._inferred.append((graph, variables, found))
+        return found
+
+    def _inferred_types(self, graph: Graph, variables: Mapping[str, TensorType]) -> Mapping[Entry, TensorType] | None:
+        symbol = numbered_symbol(graph)
+        types = [variables[graph.nodes[number_of(name)].name] for name in symbol.list_arguments()]  # in MXNet's order
         shapes = tuple(kind.shape for kind in types)
         binding = Binding(shapes, tuple(_DTYPE_MX_TO_NP[kind.flag] for kind in types), (), (), ("write",) * len(types))
         try:
-            return types_of(graph, binding)
+            return types_of(graph, binding, symbol)
         except (UnsupportedError, mx.MXNetError):
             return None
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``key.arguments``."""
         if self._names is None:
-            symbol = symbol_of(self.graph)
-            self._names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+            names = [*self._numbered.list_arguments(), *self._numbered.list_auxiliary_states()]
+            self._names = [self.graph.nodes[number_of(name)].name for name in names]
         return self._names
 
     def arrays(self) -> Iterator[tuple[str, str, int]]:
@@ -176,7 +202,8 @@ class MxnetFramework:
         is_cached = self._runner != Runner.EXECUTOR
         try:
             with changed_variable(MIRROR_VARIABLE, "0") if is_cached else contextlib.nullcontext():
-                return captured_graph(graph, self._binding, self._ctx, stock=stock)
+                symbol = self._numbered if graph is self.graph else None
+                return captured_graph(graph, self._binding, self._ctx, stock=stock, symbol=symbol)
         except mx.MXNetError as error:
             self.types()  # where the shape of a node is not known, this names it
             reason = why_left_alone(self._user, str(error))
@@ -262,7 +289,9 @@ class MxnetFramework:
             training = self._as_run(graph_in(captured, graph), match_range_)
             return training.planned_bytes, training.accumulations
         with contextlib.nullcontext() if self.hook else match_range(match_range_):
-            answer = mxnet_memory_plan(symbol_of(graph), self._binding, self._ctx, self.hook)
+            symbol = with_attrs(self._numbered, self.graph, graph)
+            symbol = symbol_of(graph) if symbol is None else symbol
+            answer = mxnet_memory_plan(symbol, self._binding, self._ctx, self.hook)
         if answer.chunks is not None:
             self._chunks.append((graph, answer.chunks))
         return answer.bytes, answer.accumulations

@@ -16,9 +16,9 @@ from echo import compat, native
 from echo.errors import EchoError, NativeError, UnsupportedError
 from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.frontend.mxnet_settings import silenced, unlogged
-from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
+from echo.frontend.symbols import graph_with, infer_binding, numbered_symbol, with_attrs
 from echo.ir.gradient_rules import EXCHANGES
-from echo.ir.graph import PREFIX, READS, VARIABLE, Entry, Node
+from echo.ir.graph import PREFIX, READS, VARIABLE, Entry, Graph, Node
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule, own_inputs
 from echo.ir.ops import ops_with
 from echo.kernels import library
@@ -120,19 +120,19 @@ def _install_checked() -> str:
 # Does the native hook read this MXNet binary right? A tiny graph is bound, read back and compared.
 
 _EXPECTED = (
-    ("null", "data", [[512, 512]]),
-    ("null", "a_weight", [[512, 512]]),
-    ("FullyConnected", "a", [[512, 512]]),
-    ("Activation", "b", [[512, 512]]),
-    ("null", "c_weight", [[2, 512]]),
-    ("FullyConnected", "c", [[512, 2]]),
-    ("null", "label", [[512, 2]]),
-    ("LinearRegressionOutput", "loss", [[512, 2]]),
+    ("null", "n0", [[512, 512]]),
+    ("null", "n1", [[512, 512]]),
+    ("FullyConnected", "n2", [[512, 512]]),
+    ("Activation", "n3", [[512, 512]]),
+    ("null", "n4", [[2, 512]]),
+    ("FullyConnected", "n5", [[512, 2]]),
+    ("null", "n6", [[512, 2]]),
+    ("LinearRegressionOutput", "n7", [[512, 2]]),
 )
 
 
-def _symbol() -> mx.sym.Symbol:
-    return symbol_from(
+def _graph() -> Graph:
+    return graph_with(
         Node(VARIABLE, "data"),
         Node(VARIABLE, "a_weight"),
         Node("FullyConnected", "a", (Entry(0), Entry(1)), attrs={"num_hidden": "512", "no_bias": "True"}),
@@ -146,8 +146,9 @@ def _symbol() -> mx.sym.Symbol:
 
 def check_hook() -> None:
     """Raises `NativeError` where the hook reads or does something else than MXNet itself says."""
-    symbol = _symbol()
-    binding = infer_binding(symbol, {"data": (512, 512)})
+    graph = _graph()
+    symbol = numbered_symbol(graph)
+    binding = infer_binding(symbol, {"n0": (512, 512)})
     with native.capture() as caught:
         executor = bind_without_memory(symbol, binding, mx.cpu())
     if caught.graph is None:
@@ -159,9 +160,9 @@ def check_hook() -> None:
     if caught.graph["allocated_bytes"] >> 20 != megabytes:
         read_bytes = caught.graph["allocated_bytes"]
         raise NativeError(f"the hook does not fit this MXNet: expected {megabytes} MB planned, got {read_bytes} bytes")
-    number = next(index for index, node in enumerate(graph_of(symbol).nodes) if node.name == "b")
-    planned = bind_without_memory(symbol_of(mark(graph_of(symbol), {number: [0]}, hook=True)), binding, mx.cpu())
-    if "Name=b_echo\n" not in planned.debug_str():
+    number = next(index for index, node in enumerate(graph.nodes) if node.op == "Activation")
+    marked = with_attrs(symbol, graph, mark(graph, {number: [0]}, hook=True))
+    if marked is None or f"Name=n{number}_echo\n" not in bind_without_memory(marked, binding, mx.cpu()).debug_str():
         raise NativeError("the hook does not fit this MXNet: a planned node was not recomputed")
 
 
@@ -174,20 +175,25 @@ def onednn_activations() -> bool:
     """
     from_input = GradientRule("_backward_Activation", "_backward_Activation", own_inputs(0, 0, 2))
     from_output = GradientRule("_backward_Activation", "_backward_sigmoid", own_inputs(0, 1))
-    return _is_equal("tanh", from_input) and _is_equal("sigmoid", from_output)
+    graph = graph_with(
+        Node(VARIABLE, "x"), Node("Activation", "tanh", (Entry(0),), attrs={"act_type": "tanh"}),
+        Node(VARIABLE, "y"), Node("Activation", "sigmoid", (Entry(2),), attrs={"act_type": "sigmoid"}), heads=(1, 3),
+    )  # fmt: skip
+    exchanged = graph.with_attrs({1: {GRADIENT_ATTRIBUTE: from_input.text}, 3: {GRADIENT_ATTRIBUTE: from_output.text}})
+    symbol = numbered_symbol(graph)
+    changed = with_attrs(symbol, graph, exchanged)
+    assert changed is not None
+    return _gradients(symbol) == _gradients(changed)
 
 
-def _is_equal(act_type: str, rule: GradientRule) -> bool:
-    symbol = symbol_from(Node(VARIABLE, "data"), Node("Activation", "b", (Entry(0),), attrs={"act_type": act_type}))
-    exchanged = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: rule.text}})
+def _gradients(symbol: mx.sym.Symbol) -> list[bytes]:
+    """The gradients of the variables of this symbol, each of which one output is computed from."""
     silenced()
-    gradients = []
     ctx = mx.cpu()  # blocks run in the context of their data, which need not be this one
-    for bound in (symbol, symbol_of(exchanged)):
-        data = mx.nd.array(np.arange(-12, 12, 1 / 64), ctx)
-        with own_binds(), unlogged():
-            executor = mx.sym.Symbol.bind(bound, ctx, [data], [mx.nd.zeros(data.shape, ctx)])
-        executor.forward(is_train=True)
-        executor.backward([mx.nd.array(np.arange(1, 1 + data.size) / 7, ctx)])
-        gradients.append(executor.grad_arrays[0].asnumpy().tobytes())
-    return bool(gradients[0] == gradients[1])
+    data = [mx.nd.array(np.arange(-12, 12, 1 / 64), ctx) for _ in symbol.list_arguments()]
+    with own_binds(), unlogged():
+        gradients = [mx.nd.zeros(array.shape, ctx) for array in data]
+        executor = mx.sym.Symbol.bind(symbol, ctx, data, gradients)
+    executor.forward(is_train=True)
+    executor.backward([mx.nd.array(np.arange(1, 1 + array.size) / 7, ctx) for array in data])
+    return [array.asnumpy().tobytes() for array in executor.grad_arrays]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Mapping, Protocol, Sequence
 
@@ -122,7 +123,8 @@ def simple_bind(symbol: Symbol, original: Any, /, ctx: mx.Context, grad_req: Any
         shapes = {name: tuple(kwargs[name]) for name in kwargs.keys() & known if not isinstance(kwargs[name], str)}
         return infer_binding(symbol, shapes, type_dict, grad_req)
 
-    return BindRequest(symbol, ctx, call, binding, _why_untouched(symbol, grad_req, group2ctx, stype_dict), shared_exec)
+    once = functools.lru_cache(maxsize=None)(binding)
+    return BindRequest(symbol, ctx, call, once, _why_untouched(symbol, grad_req, group2ctx, stype_dict), shared_exec)
 
 
 def bind(

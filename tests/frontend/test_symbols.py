@@ -15,16 +15,18 @@ from echo.frontend.symbols import (
     Binding,
     grad_reqs,
     graph_of,
+    graph_with,
     infer_binding,
     load,
     load_symbol,
+    numbered_symbol,
     sparse_gradients,
-    symbol_from,
     symbol_of,
     text_of,
     type_name,
     types_of,
     why_left_alone,
+    with_attrs,
 )
 from echo.ir.graph import VARIABLE, Entry, Node
 
@@ -95,9 +97,36 @@ def test_outputs_and_auxiliary_states_keep_their_places() -> None:
 
 def test_a_symbol_of_echos_own_takes_nothing_of_the_programs_scopes() -> None:
     with mx.AttrScope(__scope__="x"):
-        symbol = symbol_from(Node(VARIABLE, "x"), Node("tanh", "it", (Entry(0),)))
+        symbol = symbol_of(graph_with(Node(VARIABLE, "x"), Node("tanh", "it", (Entry(0),))))
     assert symbol.list_outputs() == ["it_output"]
     assert symbol.attr_dict() == {}
+
+
+def test_attributes_of_a_copy_are_those_of_the_way_through_json() -> None:
+    layer = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=10, name="fc")
+    parts = mx.sym.SliceChannel(mx.sym.BatchNorm(layer, name="norm"), num_outputs=5, name="parts")
+    graph = graph_of(mx.sym.Group([parts[3], mx.sym.tanh(parts[1], name="tanh")]))
+    symbol = numbered_symbol(graph)
+    numbers = {node.name: number for number, node in enumerate(graph.nodes)}
+    before = text_of(symbol)
+    for names in ((), ("parts",), ("tanh", "norm", "fc", "parts"), tuple(numbers)):
+        added = {numbers[name]: {"__echo_recompute__": f"0@{name}", "__other__": ""} for name in names}
+        marked = graph.with_attrs(added)
+        copy = with_attrs(symbol, graph, marked)
+        assert copy is not None
+        assert text_of(copy) == text_of(numbered_symbol(marked)), "hidden attributes, and parameters as they were"
+    assert text_of(symbol) == before, "the symbol of a graph is shared"
+
+
+def test_other_nodes_are_no_attributes_of_a_copy() -> None:
+    graph = graph_of(network())
+    symbol = numbered_symbol(graph)
+    renamed = graph.with_names([f"{node.name}_" for node in graph.nodes])
+    more = graph_of(mx.sym.tanh(network()[0]))
+    fewer = graph.with_attrs({0: {"__mark__": "1"}})
+    assert with_attrs(symbol, graph, renamed) is None
+    assert with_attrs(symbol, graph, more) is None
+    assert with_attrs(numbered_symbol(fewer), fewer, graph) is None
 
 
 def test_binding_infers_shapes_types_and_requests() -> None:
