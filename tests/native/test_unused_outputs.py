@@ -227,7 +227,7 @@ def test_no_plan_makes_a_block_allocate_it(name: str, flags: dict[str, bool]) ->
         return peak_storage(run, mx.cpu())[0]
 
     # MXNet's threads free arrays sooner or later: next to other work, stock alone takes 6.6 to 7.3 MB of "product"
-    # The least of all planned runs is compared with the most of all plain ones; more are made only while that is not less.
+    # The least of up to 5 planned runs is below the most of up to 15 plain ones.
     plain, planned = bytes_of(False), bytes_of(True)
     for number in range(14):
         if planned < plain + LEAST / 2:

@@ -21,6 +21,7 @@ from echo.system import process as module
 from echo.system.process import NEVER, Deadline
 
 SHAPES = {"data": (64, 32)}
+pytestmark = pytest.mark.usefixtures("measures")  # which look at the clock, too
 
 
 class Clock:
