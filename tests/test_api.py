@@ -26,8 +26,8 @@ from echo.plans.decisions import Decision, Memory
 ROOT = Path(__file__).parents[1]
 PUBLIC = [
     "BudgetError", "ChangedInputError", "EchoError", "Frontier", "GraphError", "KernelError", "LeftAloneError",
-    "NativeError", "OptionError", "Options", "Plan", "PlanError", "Profile", "ShapeError", "UnsupportedError",
-    "VerificationError",
+    "NativeError", "OptionError", "Options", "Plan", "PlanError", "Profile", "ShapeError", "TimeLimitError",
+    "UnsupportedError", "VerificationError",
     "compat", "disable", "enable", "errors", "frontier", "load_plan", "native", "optimize", "plan", "profile",
 ]  # fmt: skip
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -102,11 +102,9 @@ def plan(
       mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --save plan.json --why stage1_relu
       mxecho plan --load plan.json --why stage1_relu
     """
-    options = {
-        "policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused(fuse, no_fuse),
-        "optimizer_states": optimizer_states, "heavy": heavy,
-        **bounds_of(max_overhead, max_time, memory_budget, max_planning),
-    }  # fmt: skip
+    bounds = bounds_of(max_overhead, max_time, memory_budget, max_planning)
+    options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused(fuse, no_fuse),
+               "optimizer_states": optimizer_states, "heavy": heavy, **bounds}  # fmt: skip
     files = {"save": save, "dump": dump, "netron": netron}
     found = _saved(load, symbol, {**options, **files}) if load else _made(symbol, shapes, why or (), options, **files)
     _print(found, [found.why(name) for name in why or ()], as_json)

@@ -8,7 +8,6 @@ import typer
 from echo.cli.arguments import (
     Annotated,
     Budgets,
-    Heavy,
     Json,
     MaxOverhead,
     MaxPlanning,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _NAMES = {"stock": "stock MXNet", "mirror": "MXNet's mirroring", "echo": "echo"}  # of the graphs of a profile
 # the options that plan, which mean nothing for a saved profile
 _PLANNING = {
-    "compare": ("echo",), "max_overhead": "auto", "max_time": None, "heavy": "auto", "memory_budget": None,
+    "compare": ("echo",), "max_overhead": "auto", "max_time": None, "memory_budget": None,
     "max_planning": 10.0, "optimizer_states": 0, "policy": "search", "fuse": True, "run": False, "budgets": 0,
 }  # fmt: skip
 
@@ -81,7 +80,6 @@ def profile(
     policy: PolicyName = "search",
     max_overhead: MaxOverhead = "auto",
     max_time: MaxTime = "none",
-    heavy: Heavy = "auto",
     memory_budget: MemoryBudget = None,
     max_planning: MaxPlanning = "10",
     optimizer_states: OptimizerStates = 0,
@@ -107,7 +105,7 @@ def profile(
       mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --compare
       mxecho profile before.json --diff after.json
     """
-    options = {**bounds_of(max_overhead, max_time, memory_budget, max_planning), "heavy": heavy, "policy": policy,
+    options = {**bounds_of(max_overhead, max_time, memory_budget, max_planning), "policy": policy,
                "optimizer_states": optimizer_states, "fuse": not no_fuse, "run": run, "budgets": budgets,
                "compare": ("mirror", "echo") if compare else ("echo",)}  # fmt: skip
     files = {"save": save, "html": html, "picture": picture, "segment": segment, "trace": trace,

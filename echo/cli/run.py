@@ -306,8 +306,7 @@ def _predicted_ms(sums: Mapping[str, Mapping[str, Any]], folder: Path) -> Option
     path = folder / f"{ON}.json"
     if not {OFF, ON} <= set(sums) or not path.exists() or sums[OFF].get("ms_a_step") is None:
         return None
-    value = json.loads(path.read_text(encoding="utf-8")).get("predicted")
-    ratio = value.get("time") if value else None
+    ratio = json.loads(path.read_text(encoding="utf-8")).get("predicted_time")
     return None if ratio is None else ratio * sums[OFF]["ms_a_step"]
 
 

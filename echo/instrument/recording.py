@@ -231,6 +231,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             "versions": {"echo": version("mxnet-echo"), "mxnet": mx.__version__, "python": platform.python_version()},
             "missing": list(self.missing),
             "predicted": FORESIGHT.found and FORESIGHT.found.to_json(),  # bytes of the process, by part
+            "predicted_time": FORESIGHT.found and FORESIGHT.found.time,  # of a step, a multiple of one without echo
             "summary": self.summary(),
             "rows": columns_of(self.rows),
         }

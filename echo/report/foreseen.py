@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, Iterator
+from typing import Iterator
 
 import numpy as np
 
@@ -55,9 +55,9 @@ class Foreseen:
         words = "instead of" if self.echo.total < self.stock.total else "and"
         return f"{size_text(self.echo.total)} {words} {size_text(self.stock.total)} without echo"
 
-    def to_json(self) -> dict[str, Any]:
-        """The bytes of each part, by graph, and the time of a step."""
-        return {"stock": dict(self.stock.parts), "echo": dict(self.echo.parts), "time": self.time}
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """The bytes of each part, by graph."""
+        return {"stock": dict(self.stock.parts), "echo": dict(self.echo.parts)}
 
 
 def foreseen(plan: Plan, process: Process) -> Foreseen | None:

@@ -138,8 +138,7 @@ def test_one_alone_and_what_only_one_has() -> None:
     ],
 )
 def test_step_slower_than_predicted_is_said(predicted: float | None, on: float, said: str, tmp_path: Path) -> None:
-    value = {"predicted": {"stock": {}, "echo": {}, "time": predicted}}
-    (tmp_path / "on.json").write_text(json.dumps(value))
+    (tmp_path / "on.json").write_text(json.dumps({"predicted_time": predicted}))
     sums: dict[str, dict[str, Any]] = {"off": {"ms_a_step": 50.0}, "on": {"ms_a_step": on}}
     sums["on"]["predicted_ms"] = run._predicted_ms(sums, tmp_path)
     assert sums["on"]["predicted_ms"] == (None if predicted is None else 50 * predicted)
