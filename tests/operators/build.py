@@ -30,11 +30,13 @@ def _read(built: Built, output: Ref, shape: Shape, kind: str, setting: Setting, 
     elif setting.consumer == "heavy":
         if len(shape) == 4:
             weight = built.variable(f"{name}_weight", (8, shape[1], 3, 3), weights)
+            built.roles["heavy reader"].append(f"{name}_conv")
             output = built.add("Convolution", f"{name}_conv", [output, weight], kernel=(3, 3), pad=(1, 1), num_filter=8,
                                no_bias=True)  # fmt: skip
         else:
             size = int(np.prod(shape[1:]))
             weight = built.variable(f"{name}_weight", (6, size), weights)
+            built.roles["heavy reader"].append(f"{name}_dense")
             output = built.add("FullyConnected", f"{name}_dense", [output, weight], num_hidden=6, no_bias=True)
     else:
         built.roles["reader"] += [f"{name}_mul", f"{name}_tanh", f"{name}_sin"]

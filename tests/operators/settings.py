@@ -12,6 +12,11 @@ from tests.operators.run import DYNAMIC, EXECUTOR, STATIC
 Runner = Tuple[str, str]  # and what grad_req asks for
 ALL: tuple[Runner, ...] = ((EXECUTOR, "write"), (STATIC, "add"), (DYNAMIC, "write"))
 SOME: tuple[Runner, ...] = ((EXECUTOR, "add"), (STATIC, "write"))
+HEAVY: tuple[Runner, ...] = (
+    (EXECUTOR, "add"),
+    (STATIC, "write"),
+    (DYNAMIC, "add"),
+)  # with those of ALL, each both ways
 ONE: tuple[Runner, ...] = ((EXECUTOR, "write"),)
 
 
@@ -32,8 +37,15 @@ def full(case: Case) -> Iterator[Trial]:
     ranks = {len(given.axes) for given in case.inputs if given.kind == "x"}
     yield Trial(Setting(), ALL)
     yield Trial(Setting(masked="numbers", consumer="heavy"), ONE)
-    if 2 in ranks and spec(case.op).cost.heavy:
+    heavy = spec(case.op).cost.heavy
+    if heavy:
+        yield Trial(Setting(consumer="heavy"), HEAVY)
+    if heavy and 2 in ranks:
         yield Trial(Setting("dense", shared=True), ONE)
+        yield Trial(Setting("dense", consumer="heavy"), ALL)
+    if heavy and 4 in ranks:
+        yield Trial(Setting("conv", consumer="heavy", channels=16), (*ALL, *HEAVY))
+        yield Trial(Setting("plain conv", consumer="heavy", channels=3), HEAVY)
     if 4 in ranks:
         yield Trial(Setting("conv"), ALL)
         yield Trial(Setting("conv", consumer="pool"), SOME)

@@ -70,6 +70,9 @@ VARIANTS = (
     Variant("all, -1", ("input", "masked", "reader"), -1, everywhere=True),
     Variant("all, output, 4", ("input", "masked", "reader", "output"), 4),
     Variant("all, output, -1", ("input", "masked", "reader", "output"), -1, everywhere=True),
+    Variant("heavy chain", ("heavy input", "input", "masked", "output"), everywhere=True),
+    Variant("heavy chain, -1", ("heavy input", "input", "masked", "output", "reader", "heavy reader"), -1,
+            everywhere=True),
 )  # fmt: skip
 
 
