@@ -30,9 +30,14 @@ _WORKERS = 2
 
 @dataclass
 class Tally:
-    """The results of the cases of one kind so far."""
+    """The results of the cases of one kind so far.
+
+    In ``deep`` of them compute-heavy operators ran twice, ``copies`` of these in all.
+    """
 
     cases: int = 0
+    deep: int = 0
+    copies: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[dict[str, Any]] = field(default_factory=list)
 
@@ -156,6 +161,8 @@ class Driver:
             tally = self.tallies[kind]
             tally.cases += 1
             tally.outcomes[outcome["kind"]] += 1
+            tally.deep += bool(outcome.get("heavy"))
+            tally.copies += outcome.get("heavy", 0)
             if outcome["kind"] == "wrong":
                 self._keep(kind, seed, outcome)
             elif "what" in outcome:
@@ -205,9 +212,18 @@ def main() -> int:
     )
     others = f"{undefined} that MXNet itself leaves undefined, {unrepeated} deaths that a case alone does not repeat"
     print(f"{driver.line()} ({others}, seeds from {first})")
+    deep = {kind: {"cases": tally.deep, "copies": tally.copies} for kind, tally in driver.tallies.items()}
+    twice = ", ".join(f"{each['copies']} in {each['cases']} {kind}" for kind, each in deep.items())
+    print(f"compute-heavy operators that ran twice: {twice}")
     if given.json:
         found = {kind: tally.faults for kind, tally in driver.tallies.items()}
-        result = {"first_seed": first, "seconds": time.monotonic() - driver.start, "outcomes": outcomes, "found": found}
+        result = {
+            "first_seed": first,
+            "seconds": time.monotonic() - driver.start,
+            "outcomes": outcomes,
+            "heavy": deep,
+            "found": found,
+        }
         given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 1 if driver.wrong else 0
 

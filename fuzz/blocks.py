@@ -16,11 +16,12 @@ from mxnet.gluon import nn, rnn
 import echo
 from echo.frontend.mxnet_settings import match_range
 from fuzz import block_training, storage, training
+from fuzz.deepening import deepened
 from fuzz.drawing import Drawing, as_counted, calm, is_wide
 from fuzz.exact import comparable, program_in_float64, states_in_float64
 from fuzz.judgement import verdict
-from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
-from fuzz.options import draw_options
+from fuzz.operators import ANY, IMAGE, LAYER_CHAINS, LAYERS, MATRIX, SEQUENCE
+from fuzz.options import draw_options, unmet
 from fuzz.outcome import MAGNITUDES, NUDGES, Refused, Undefined
 from fuzz.program import Line, Program
 from fuzz.symbol_script import code_of
@@ -72,7 +73,7 @@ class _Drawing(Drawing):
         rng = self.rng
         with mx.name.NameManager():
             self._arguments()
-            for _ in range(rng.choice((3, 5, 8, 12))):
+            for _ in range(rng.choice((8, 12) if self.is_deep else (3, 5, 8, 12))):
                 self._step()
         read = {n for line in self.lines for n in line.inputs}
         loose = [n for n, line in enumerate(self.lines) if line.shape and n not in read and line.inputs]
@@ -86,6 +87,7 @@ class _Drawing(Drawing):
         # a second gradient of MXNet's own Dropout passes on what it gets, as if nothing had been dropped
         if any("Dropout" in program.lines[n].code for n in program.needed()):
             how["steps"] = ["train" if kind == "retain" else kind for kind in how["steps"]]
+        self.deepen(options, how, small=False)
         return replace(program, options=options, how=how)
 
     def _how(self) -> dict[str, Any]:
@@ -111,6 +113,8 @@ class _Drawing(Drawing):
         rng = self.rng
         maps = [n for n, line in enumerate(self.lines) if line.shape]
         base = rng.choice(maps[-4:] if rng.random() < 0.8 else maps)
+        if self._chained(maps, LAYER_CHAINS):
+            return
         line = self.lines[base]
         rank = len(line.shape)
         kind = rng.random()
@@ -126,9 +130,14 @@ class _Drawing(Drawing):
         others = [n for n in maps if self.lines[n].shape == line.shape and self.lines[n].dtype == line.dtype]
         inputs = (base, rng.choice(others)) if "{1}" in code else (base,)
         code = self._filled(code, line.shape).replace("mx.sym.", "F.")
+        self._add(Line(code, inputs))
+
+    def _add(self, line: Line) -> bool:
         number = len(self.lines)
-        if self._add(Line(code, inputs)) and "@" in code:
+        added = super()._add(line)
+        if added and "@" in line.code:
             self.layers[number] = self._made
+        return added
 
     def _evaluate(self, line: Line, code: str) -> Any:
         """Layers are made, and called with symbols; their parameters get names of their own."""
@@ -217,6 +226,7 @@ def _may_grow(program: Program) -> bool:
     return [one.shape for one in once.values()] == [one.shape for one in twice.values()]
 
 
+@deepened
 def check(program: Program) -> str | None:
     """The fault of echo in this program; None without one.
 
@@ -237,6 +247,8 @@ def check(program: Program) -> str | None:
         )
     except (echo.BudgetError, echo.OptionError):
         return None
+    except echo.TimeLimitError as error:
+        return unmet(program.options, error)
     except Exception as error:
         what = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
         try:
@@ -306,6 +318,7 @@ import os
 os.environ.update(OMP_NUM_THREADS="1", MXNET_SUBGRAPH_VERBOSE="0")
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
+from fuzz.deepening import start
 {training}
 
 
@@ -313,6 +326,7 @@ from mxnet.gluon import nn, rnn
 
 
 shapes, how, options = {shapes!r}, {how!r}, {options!r}
+start(how)
 got = train(Net, shapes, how, options, poison=bool(how.get("poison")))
 wrong = differences(got, train(Net, shapes, how), options.get("fuse", True))
 for name, off in wrong.items():

@@ -68,17 +68,20 @@ def _stock(module: Any, what: str) -> None:
 
 
 def _case(module: Any, seed: int) -> dict[str, Any]:
+    from fuzz.deepening import most_copies
     from fuzz.outcome import Refused, Undefined
 
+    most_copies()  # of this case alone
     try:
         wrong = module.run(seed)
     except Refused:
         return {"kind": "refused"}
     except Undefined as error:
         return {"kind": "undefined", "what": str(error)}
+    heavy = most_copies()
     if wrong is None:
-        return {"kind": "same"}
-    found = {"kind": "wrong", "what": wrong}
+        return {"kind": "same", "heavy": heavy}
+    found: dict[str, Any] = {"kind": "wrong", "what": wrong, "heavy": heavy}
     if hasattr(module, "draw"):
         smallest = shrunk(module, seed, wrong)
         found.update(what=_checked(module, smallest) or wrong, script=module.script(seed, smallest, wrong))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Mapping, Sequence
 
 import mxnet as mx
 
+from fuzz.deepening import DEEP
 from fuzz.lookalikes import OF_PATTERNS, lookalike
-from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
-from fuzz.options import draw_options
+from fuzz.operators import ANY, CHAINS, HEADS, IMAGE, MATRIX, SEQUENCE
+from fuzz.options import deepen, draw_options
 from fuzz.outcome import MAGNITUDES
 from fuzz.program import Line, Program, argument
 
@@ -70,12 +71,13 @@ class Drawing:
         self.dtype = rng.choices(("float32", "float64", "float16"), (88, 6, 6))[0]
         self.batch = rng.choice((1, 2, 3, 4)) * (WIDE if wide else 1)
         self.has_lookalikes = False
+        self.is_deep = rng.random() < 0.5
 
     def program(self) -> Program:
         rng = self.rng
         with mx.name.NameManager():
             self._arguments()
-            for _ in range(rng.choice((4, 6, 9, 14, 20))):
+            for _ in range(rng.choice((9, 14, 20) if self.is_deep else (4, 6, 9, 14, 20))):
                 self._step()
             heads = self._heads()
         program = Program(tuple(self.lines), tuple(heads))
@@ -83,7 +85,15 @@ class Drawing:
         graph = mx.sym.Group([self.symbols[head] for head in heads])
         options = draw_options(rng, operators, small=len(program.needed()) < 7)
         options["fuse"] = options["fuse"] or self.has_lookalikes
-        return replace(program, options=options, requests=self._requests(graph), how=self._how())
+        requests, how = self._requests(graph), self._how()
+        self.deepen(options, how, small=len(program.needed()) < 7)
+        return replace(program, options=options, requests=requests, how=how)
+
+    def deepen(self, options: dict[str, Any], how: dict[str, Any], small: bool) -> None:
+        """Half of all programs get options and rules by which compute-heavy operators run twice."""
+        if self.is_deep:
+            deepen(self.rng, options, small)
+            how["deep"] = self.rng.choice(DEEP)
 
     def _how(self) -> dict[str, Any]:
         rng, how = self.rng, {}
@@ -132,6 +142,8 @@ class Drawing:
         maps = [n for n, line in enumerate(self.lines) if line.shape]
         recent = maps[-4:]
         base = rng.choice(recent if rng.random() < 0.8 else maps)
+        if self._chained(maps, CHAINS):
+            return
         line = self.lines[base]
         if rng.random() < 0.06 and line.inputs and not _MAKES.search(line.code):
             self._add(line)  # the same again
@@ -146,6 +158,17 @@ class Drawing:
             code, self.has_lookalikes = lookalike(rng, code), True
         inputs = (base, rng.choice(others)) if "{1}" in code else (base,)
         self._add(Line(self._filled(code, line.shape), inputs))
+
+    def _chained(self, maps: list[int], chains: Mapping[int, Sequence[str]]) -> bool:
+        """Mostly, in a program that is to run compute-heavy operators twice: the last line goes on in a chain."""
+        base, rng = maps[-1], self.rng
+        line = self.lines[base]
+        if not self.is_deep or line.dtype == "float16" or len(line.shape or ()) not in chains or rng.random() < 0.25:
+            return False
+        code = rng.choice(chains[len(line.shape or ())])
+        others = [n for n in maps if self.lines[n].shape == line.shape and self.lines[n].dtype == line.dtype]
+        inputs = (base, rng.choice(others)) if "{1}" in code else (base,)
+        return self._add(Line(self._filled(code, line.shape), inputs))
 
     def _shared(self, base: int) -> None:
         """A product with a weight that several products may share."""

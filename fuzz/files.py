@@ -21,6 +21,7 @@ from echo.errors import EchoError
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
 from fuzz import file_edits
+from fuzz.deepening import deepening
 from fuzz.file_models import MODELS, RUNNERS, differs, graph, train
 
 _GOT = re.compile(r"bytes planned, got ([\d,]+)")
@@ -39,6 +40,8 @@ _OPTIONS = (
     {"policy": "search", "max_overhead": None, "fuse": False},
     {"policy": "search", "fuse": False},
     {"policy": "search", "max_overhead": None},
+    {"policy": "search", "max_time": 1.5, "fuse": False},
+    {"policy": "search", "max_time": 4.0, "fuse": False},
 )
 SETUPS = tuple(
     Setup(model, runner, tuple(options.items())) for model in MODELS for runner in RUNNERS for options in _OPTIONS
@@ -56,8 +59,10 @@ def run(seed: int) -> str | None:
     rng = random.Random(seed)
     setup = rng.choice(SETUPS)
     kind = rng.choices((edited_value, damaged_file, damaged_cache, odd_cache), (70, 15, 12, 3))[0]
-    wrong = kind(rng, setup)
-    return None if wrong is None else f"{kind.__name__} {setup.model}, {setup.runner}, {dict(setup.options)}: {wrong}"
+    options = dict(setup.options)
+    with deepening({"deep": "free"} if "max_time" in options else {}):
+        wrong = kind(rng, setup)
+    return None if wrong is None else f"{kind.__name__} {setup.model}, {setup.runner}, {options}: {wrong}"
 
 
 def edited_value(rng: random.Random, setup: Setup) -> str | None:

@@ -180,3 +180,44 @@ LAYERS = {
         "nn.Activation('relu')@({0})", "nn.GroupNorm(1)@({0})", "nn.Dense(<k>)@({0})", "nn.Swish()@({0})",
     ),
 }  # fmt: skip
+# Chains in which compute-heavy operators run twice: these, and light operators between them, of the same shapes.
+_BETWEEN = ("mx.sym.tanh({0})", "mx.sym.Activation({0}, act_type='relu')", "{0} + {1}", "mx.sym.Dropout({0}, p=0.3)")
+CHAINS = {
+    2: (
+        "mx.sym.FullyConnected({0}, num_hidden=<d1>)", "mx.sym.FullyConnected({0}, num_hidden=<d1>, no_bias=True)",
+        "mx.sym.FullyConnected({0}, num_hidden=<k>)", "mx.sym.dot({0}, mx.sym.var('dot<n>', shape=(<d1>, <d1>)))",
+        "mx.sym.linalg.gemm2(mx.sym.softmax(mx.sym.linalg.gemm2({0}, {1}, transpose_b=True)), {0})",
+        "mx.sym.FullyConnected({0}, num_hidden=<d1>)", "mx.sym.LayerNorm({0})", *_BETWEEN,
+    ),
+    3: (
+        "mx.sym.FullyConnected({0}, num_hidden=<d2>, flatten=False)",
+        "mx.sym.FullyConnected({0}, num_hidden=<k>, flatten=False)",
+        "mx.sym.batch_dot(mx.sym.softmax(mx.sym.batch_dot({0}, {1}, transpose_b=True)), {0})",
+        "mx.sym.batch_dot(mx.sym.Dropout(mx.sym.softmax(mx.sym.batch_dot({0}, {0}, transpose_b=True)), p=0.3), {0})",
+        "mx.sym.Convolution({0}, kernel=(3,), pad=(1,), num_filter=<d1>)",
+        "mx.sym.RNN({0}, mx.sym.var('rnn<n>_parameters'), mx.sym.var('rnn<n>_h', shape=(1, <d1>, <d2>)), "
+        "state_size=<d2>, num_layers=1, mode='gru')",
+        "mx.rnn.LSTMCell(<d2>, prefix='lstm<n>_').unroll(<d0>, inputs={0}, layout='TNC', merge_outputs=True)[0]",
+        "mx.sym.LayerNorm({0})", *_BETWEEN,
+    ),
+    4: (
+        "mx.sym.Convolution({0}, kernel=(3, 3), pad=(1, 1), num_filter=<d1>)",
+        "mx.sym.Convolution({0}, kernel=(3, 3), pad=(1, 1), num_filter=<d1>, no_bias=True)",
+        "mx.sym.Convolution({0}, kernel=(1, 1), num_filter=<k>)",
+        "mx.sym.Convolution({0}, kernel=(3, 3), pad=(1, 1), num_filter=<d1>, num_group=<d1>)",
+        "mx.sym.Deconvolution({0}, kernel=(3, 3), pad=(1, 1), num_filter=<d1>)",
+        "mx.sym.relu(mx.sym.BatchNorm(mx.sym.Convolution({0}, kernel=(3, 3), pad=(1, 1), num_filter=<d1>)))",
+        "mx.sym.BatchNorm({0}, fix_gamma=False)", "mx.sym.BatchNorm({0})", *_BETWEEN,
+    ),
+}  # fmt: skip
+LAYER_CHAINS = {
+    2: ("nn.Dense(<d1>)@({0})", "nn.Dense(<d1>, activation='tanh')@({0})", "nn.Dense(<k>)@({0})",
+        "nn.BatchNorm()@({0})", "nn.LayerNorm()@({0})", "nn.Dropout(0.4)@({0})"),
+    3: ("nn.Dense(<d2>, flatten=False)@({0})", "nn.Dense(<k>, flatten=False, activation='relu')@({0})",
+        "nn.Conv1D(<d1>, 3, padding=1)@({0})", "rnn.GRU(<d2>)@({0})", "nn.LayerNorm()@({0})", "nn.Dropout(0.3)@({0})",
+        "rnn.LSTMCell(<d2>)@.unroll(<d0>, {0}, layout='TNC', merge_outputs=True)[0]",
+        "F.batch_dot(F.softmax(F.batch_dot({0}, {1}, transpose_b=True)), {0})"),
+    4: ("nn.Conv2D(<d1>, 3, padding=1)@({0})", "nn.Conv2D(<d1>, 3, padding=1, use_bias=False)@({0})",
+        "nn.Conv2D(<k>, 1, activation='relu')@({0})", "nn.Conv2DTranspose(<d1>, 3, padding=1)@({0})",
+        "nn.BatchNorm()@({0})", "nn.BatchNorm()@({0})", "nn.Activation('relu')@({0})", "nn.Dropout(0.3)@({0})"),
+}  # fmt: skip

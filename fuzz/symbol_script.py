@@ -11,6 +11,7 @@ SCRIPT = '''"""Found by the fuzzer of symbols, seed {seed}: {what}"""
 import os
 os.environ.update(OMP_NUM_THREADS="1", MXNET_SUBGRAPH_VERBOSE="0")
 import echo
+from fuzz.deepening import start
 {training}
 
 
@@ -20,6 +21,7 @@ var = mx.sym.var
 {source}
 symbol = mx.sym.Group(heads)
 requests, how, options = {requests!r}, {how!r}, {options!r}
+start(how)
 expected = train(symbol, requests, how)
 wrong = differences(trained(echo.optimize(symbol, **options), requests, how), expected, options.get("fuse", True))
 for name, off in wrong.items():

@@ -14,10 +14,12 @@ import mxnet as mx
 import echo
 from echo.frontend.mxnet_settings import match_range
 from fuzz import elsewhere, storage, training
+from fuzz.deepening import deepened
 from fuzz.drawing import draw as draw
 from fuzz.drawing import scope
 from fuzz.exact import comparable, dropout_in_single, symbol_in_float64, without_single
 from fuzz.judgement import verdict
+from fuzz.options import unmet
 from fuzz.outcome import NUDGES, Refused
 from fuzz.program import Program
 from fuzz.symbol_script import script as script
@@ -49,6 +51,7 @@ def symbol_of(program: Program) -> Any:
 program_of = Program.from_json
 
 
+@deepened
 def check(program: Program) -> str | None:
     """The fault of echo in this program; None without one.
 
@@ -68,6 +71,8 @@ def check(program: Program) -> str | None:
         got = training.trained(echo.optimize(symbol, **program.options), program.requests, program.how)
     except (echo.BudgetError, echo.OptionError):
         return None
+    except echo.TimeLimitError as error:
+        return unmet(program.options, error)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
     finally:
