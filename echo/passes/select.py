@@ -202,8 +202,16 @@ def _solve(request: Request, problem: Problem) -> Selection:
             return selection
         request.progress(f"select: again, without {len(refused)} nodes")
         kept = {number: entries for number, entries in problem.candidates.items() if number not in refused}
-        problem = replace(problem, candidates=kept, segments=partition(problem.training, kept), warm_start=None)
-    return _choose(request, replace(problem, candidates={}, segments=partition(problem.training, {})))
+        problem = replace(_offering(problem, kept), warm_start=None)
+    return _choose(request, _offering(problem, {}))
+
+
+def _offering(problem: Problem, candidates: Mapping[int, tuple[Entry, ...]]) -> Problem:
+    """The problem with fewer candidates, and without the others in the schedule that it starts from."""
+    light = problem.light
+    if light is not None:
+        light = {number: positions for number, positions in light.items() if number in candidates}
+    return replace(problem, candidates=candidates, segments=partition(problem.training, candidates), light=light)
 
 
 def _moved(request: Request, problem: Problem, selection: Selection) -> frozenset[int]:
