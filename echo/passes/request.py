@@ -193,7 +193,8 @@ class Request:
         if options.overhead_bound is not None:  # of recomputation, and of the step with it
             longest = (1 + options.overhead_bound) * original
             bounds = [options.overhead_bound * original, max(0.0, longest - costs.step_seconds)]
-        if options.max_time is not None and costs.is_timed:
+        # of further shapes of a model hardly anything is measured: there, as for the overhead, estimates have to do
+        if options.max_time is not None and (costs.is_timed or self.warm_start is not None):
             bounds.append(max(0.0, options.max_time * original - costs.step_seconds))
         return min(bounds, default=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from echo.estimators.footprint import INPUTS, OPTIMIZER, WEIGHTS
 from echo.passes.request import Request
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
+from echo.policies.problem import WarmStart
 from echo.system.process import Deadline
 from tests.support.cases import model_case
 from tests.support.fake_frontend import FakeFramework
+from tests.support.planning import costs_of
 
 CASE = model_case("lm")
 
@@ -47,6 +50,16 @@ def test_options_that_one_way_cannot_meet_are_no_fault(strict: bool) -> None:
     with made.fallback_scope("layers"):
         raise OptionError("recompute: no")
     assert made.notes == [Note("planned without layers: recompute: no")]
+
+
+def test_bound_on_a_step_holds_by_estimates_for_further_shapes() -> None:
+    """Of which nothing is measured any more."""
+    costs = replace(costs_of(CASE.training), measured=0)
+    made = request(max_time=1.5)
+    assert made.most_recomputation(costs) is None
+    assert made.most_recomputation(replace(costs, measured=1)) == pytest.approx(0.5 * costs.step_seconds)
+    further = replace(made, warm_start=WarmStart(()))
+    assert further.most_recomputation(costs) == pytest.approx(0.5 * costs.step_seconds)
 
 
 def test_late_is_late_whoever_notices() -> None:
