@@ -70,7 +70,8 @@ def _deepened(request: Request, stages: Stages, best: Variant) -> Variant:
     with request.fallback_scope("compute-heavy operators that run twice"):
         inner, *values = planned.analysis
         deeper = replace(best, planned=best_plan(replace(inner, light=planned.splits), stages.pipeline, values))
-    return deeper.deeper_than(best) if deeper.plan.after.total < best.plan.after.total else best
+    saves = deeper.plan.after.total < best.plan.after.total and not deeper.is_over_time(request)
+    return deeper.deeper_than(best) if saves else best
 
 
 def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
