@@ -144,17 +144,26 @@ def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[s
     except TimeLimitError as error:
         if options.strict:
             raise
-        warn(f"echo: {error}. The fastest plan is used.")
-        return nearest(action, replace(options, max_time=None, max_overhead=0.0), warn)
+        return _fastest(action, options, error, warn)
     except BudgetError as error:
         if options.strict:
             raise
         warn(f"echo: {error}. The smallest plan is used.")
         reachable, bound = error.reachable, options.overhead_bound
+    smallest = replace(options, memory_budget=reachable)
     try:
-        return action(replace(options, memory_budget=reachable))
+        return action(smallest)
+    except TimeLimitError as error:
+        return _fastest(action, smallest, error, warn)
     except BudgetError:  # aiming at another budget, the search came out somewhere else
-        return action(replace(options, memory_budget=None, max_overhead=bound))
+        return nearest(action, replace(options, memory_budget=None, max_overhead=bound), warn)
+
+
+def _fastest(
+    action: Callable[[Options], _T], options: Options, error: TimeLimitError, warn: Callable[[str], None]
+) -> _T:
+    warn(f"echo: {error}. The fastest plan is used.")
+    return nearest(action, replace(options, max_time=None, max_overhead=0.0), warn)
 
 
 def first_bindable(

@@ -89,6 +89,27 @@ def test_a_budget_that_moves_away_is_given_up() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("budget_first", [True, False])
+def test_budget_and_bound_that_are_both_out_of_reach_leave_the_smallest_of_the_fastest(budget_first: bool) -> None:
+    policy, told = transparent(memory_budget=10, max_time=0.5)
+    errors = [BudgetError(10, 20, "weights"), TimeLimitError(0.5, 1.0, 30)]
+
+    def action(options: Options) -> Options:
+        unmet = [options.memory_budget == 10, options.max_time is not None]
+        for error, is_unmet in zip(errors, unmet) if budget_first else reversed(list(zip(errors, unmet))):
+            if is_unmet:
+                raise error
+        return options
+
+    found = policy(action, lambda: Options())
+    assert (found.memory_budget, found.max_time, found.max_overhead) == (20, None, 0.0)
+    assert [text.rpartition(". ")[2] for text in told] == [
+        *["The smallest plan is used."] * budget_first,
+        "The fastest plan is used.",
+        *["The smallest plan is used."] * (not budget_first),
+    ]
+
+
 def test_plans_for_something_else_are_made_again() -> None:
     policy, told = transparent(plan=())
     object.__setattr__(policy.options, "plan", ("given",))
