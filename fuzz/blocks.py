@@ -113,7 +113,7 @@ class _Drawing(Drawing):
         rng = self.rng
         maps = [n for n, line in enumerate(self.lines) if line.shape]
         base = rng.choice(maps[-4:] if rng.random() < 0.8 else maps)
-        if self._chained(maps, LAYER_CHAINS):
+        if self._chained(maps, LAYER_CHAINS, lookalikes=0):
             return
         line = self.lines[base]
         rank = len(line.shape)

@@ -154,18 +154,24 @@ class Drawing:
         table = _BY_RANK.get(len(line.shape), ANY) if rng.random() < 0.6 and line.dtype != "float16" else ANY
         code = rng.choice(table)
         others = [n for n in maps if self.lines[n].shape == line.shape and self.lines[n].dtype == line.dtype]
-        if any(word in code for word in OF_PATTERNS) and rng.random() < 0.5:
-            code, self.has_lookalikes = lookalike(rng, code), True
+        code = self._changed(code, 0.5)
         inputs = (base, rng.choice(others)) if "{1}" in code else (base,)
         self._add(Line(self._filled(code, line.shape), inputs))
 
-    def _chained(self, maps: list[int], chains: Mapping[int, Sequence[str]]) -> bool:
+    def _changed(self, code: str, part: float) -> str:
+        """A part of the templates that patterns are about become lookalikes."""
+        if any(word in code for word in OF_PATTERNS) and self.rng.random() < part:
+            self.has_lookalikes = True
+            return lookalike(self.rng, code)
+        return code
+
+    def _chained(self, maps: list[int], chains: Mapping[int, Sequence[str]], lookalikes: float = 0.2) -> bool:
         """Mostly, in a program that is to run compute-heavy operators twice: the last line goes on in a chain."""
         base, rng = maps[-1], self.rng
         line = self.lines[base]
         if not self.is_deep or line.dtype == "float16" or len(line.shape or ()) not in chains or rng.random() < 0.25:
             return False
-        code = rng.choice(chains[len(line.shape or ())])
+        code = self._changed(rng.choice(chains[len(line.shape or ())]), lookalikes)
         others = [n for n in maps if self.lines[n].shape == line.shape and self.lines[n].dtype == line.dtype]
         inputs = (base, rng.choice(others)) if "{1}" in code else (base,)
         return self._add(Line(self._filled(code, line.shape), inputs))
