@@ -70,7 +70,6 @@ def deepened(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def start(how: Mapping[str, Any]) -> None:
-    """Has this process plan as the fuzzer did, if that was in a way of its own."""
-    if how.get("deep") in DEEP:
-        setting.prepare()
-        deepening(how).__enter__()
+    """Has this process plan as the fuzzer did; the hook, which poison needs, is installed from then on."""
+    setting.prepare()
+    deepening(how).__enter__()
