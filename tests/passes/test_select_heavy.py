@@ -51,7 +51,7 @@ def test_heavy_operators_run_twice_within_the_bound(case: Case, monkeypatch: pyt
     assert deep.seconds <= costs_of(case.training).step_seconds * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("rounds", [1, 100])
+@pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
 def test_light_operators_that_would_move_others_are_left_out(
     rounds: int, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
