@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import mxnet as mx
@@ -17,7 +18,15 @@ from echo.frontend.framework import MxnetFramework
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
+from echo.passes import choose
+from echo.passes.patterns.apply import Fused
+from echo.passes.request import Request
+from echo.passes.variant import Variant
+from echo.pipeline import BASES, PIPELINE, REFINEMENTS
+from echo.plans.options import Options
 from echo.policies import search
+from tests.support.cases import model_case
+from tests.support.fake_frontend import FakeFramework
 from tests.support.planning import costs_of
 
 MODEL = SMALL["lm"]()
@@ -140,3 +149,31 @@ def test_bound_on_the_step_where_nothing_was_measured_is_none_and_says_so(monkey
     found = plan(max_time=0.01)
     assert heavy(found) == 0
     assert any("max_time is no bound here" in note.text for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("total", "part", "taken"),
+    [
+        pytest.param(80, 0.19, True, id="smaller and in time"),
+        pytest.param(100, 0.0, False, id="as large"),
+        pytest.param(80, 0.21, False, id="beyond the bound on a step"),
+    ],
+)
+def test_smaller_plan_within_the_bound_is_taken(
+    total: int, part: float, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = model_case("lm")
+    request = Request(case.graph, Options.of(max_time=1.2), FakeFramework(case.training))
+
+    def variant(total: int, part: float) -> Variant:
+        """A plan whose recomputation takes this part of a step."""
+        plan = SimpleNamespace(after=SimpleNamespace(total=total), step_seconds=1.0, overhead_seconds=part)
+        planned: Any = SimpleNamespace(plan=plan, timed=True, splits={}, analysis=(request,))
+        return Variant(Fused(case.graph), None, planned)
+
+    light, deeper = variant(100, 0.1), variant(total, part)
+    monkeypatch.setattr(Variant, "may_deepen", lambda *_: True)
+    monkeypatch.setattr(Variant, "deeper_than", lambda found, _: found)
+    monkeypatch.setattr(choose, "best_plan", lambda *_: deeper.planned)
+    found = choose._deepened(request, choose.Stages(BASES, PIPELINE, REFINEMENTS), light)
+    assert found.plan is (deeper if taken else light).plan

@@ -105,3 +105,23 @@ def test_late_search_leaves_the_light_plan(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(select_pass, "_solve", late)
     assert run(case, replace(request, light=light.splits)).splits == light.splits
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
+def test_light_operators_that_would_move_others_are_left_out(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Next to copies of heavy operators, where alone they move none; in the end nothing is recomputed."""
+    case = any_case("nmt")
+    request = request_of(case, max_overhead=1.0)
+    light = run(case, request)
+    refused: list[frozenset[int]] = []
+
+    def moved(training: Any, device: str, recompute: Any, splits: Any) -> frozenset[int]:
+        if len(refused) == rounds:
+            return frozenset()
+        refused.append(frozenset(sorted(light.splits)[:3]))
+        return refused[-1]
+
+    monkeypatch.setattr(select_pass, "moved", moved)
+    deep = run(case, replace(request, light=light.splits))
+    assert refused
+    assert deep.splits == light.splits or not refused[-1] & set(deep.splits)
