@@ -26,8 +26,8 @@ class Rules:
     ``gain``: the part of the bytes that a plan has to save if it makes a step longer. ``cost``: recomputation of a
     smaller part of the step is no longer step, since no clock sees it.
 
-    ``heavy``: a copy of a compute-heavy operator has to save this part of the bytes for each part of a step of the
-    original graph that it takes: 5 % of the step at least 5 % of the bytes.
+    ``heavy``: copies of compute-heavy operators have to save this part of the bytes for each part of a step of the
+    original graph that they take: 10 % of the step at least 5 % of the bytes, as ``gain``.
 
     ``late_gain``: where MXNet's threads free arrays late (`echo.ir.training_graph.MemoryPool`), the part of the bytes
     that a plan has to save. Below 0.09 the fake device saw up to 0.04 more than stock, of 16 blocks; above, less in
@@ -51,7 +51,7 @@ class Rules:
     tiny: int = 100_000
     gain: float = 0.05
     cost: float = 0.005
-    heavy: float = 1.0
+    heavy: float = 0.5
     late_gain: float = 0.1
     mask_bytes: float = 0.01
     mask_time: float = 0.03

@@ -142,7 +142,8 @@ def _best_of_all(problem: Problem) -> Choice:
 # CachedOp, which plans each pass by itself, a hill climb takes their place.
 
 _BUDGETS = 7  # that are tried
-_OF_LARGE = 0.75  # of the bytes of the light schedule: the one budget that is tried for graphs above `_LARGE`
+# Of graphs above `_LARGE`, fewer are: so many nodes of all of them, between half of the light schedule's bytes and all.
+_NODES_OF_BUDGETS, _MOST_OF_LARGE, _LOWEST_OF_LARGE = 120_000, 4, 0.5
 # Of the effort: four times as much gained 2 % of the bytes of ResNet and DenseNet, and nothing on other models.
 _SHARE_OF_DEEPENED = 0.0625
 _ABOVE = 1.001  # times a budget: what counts as within it, since storage needs a little more than schedules count
@@ -157,14 +158,17 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
     if not can_fit(problem):
         best.consider(problem.chosen(HillClimb(problem).run()))
         return best.splits
-    is_large = len(problem.training.nodes) > _LARGE
+    nodes = len(problem.training.nodes)
+    is_large = nodes > _LARGE
+    tries = max(1, min(_MOST_OF_LARGE, _NODES_OF_BUDGETS // nodes)) if is_large else _BUDGETS
     try:
         search = KeepSearch(problem, is_large)
     except NativeError:
         return best.splits
-    low, high = 0, best.value.bytes
-    for _ in range(1 if is_large else _BUDGETS):
-        budget = int(_OF_LARGE * high) if is_large else (low + high) // 2
+    high = best.value.bytes
+    low = int(_LOWEST_OF_LARGE * high) if is_large else 0
+    for _ in range(tries):
+        budget = (low + high) // 2
         problem.progress(f"compute-heavy operators within {size_text(budget)}")
         value = best.consider(search.run(budget))
         in_time = problem.max_seconds is None or value.seconds <= problem.max_seconds
