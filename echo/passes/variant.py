@@ -144,13 +144,16 @@ class Variant:
     def may_deepen(self, request: Request) -> bool:
         """Whether compute-heavy operators may run twice in this graph, by the options and the device.
 
-        Their seconds have to be known, and steps long enough for that. A GPU has not shown yet that a copy has equal
-        bits where cuDNN may choose another algorithm for it.
+        Their seconds have to be known, and steps long enough for that. Further shapes of a model, for which nothing is
+        measured, do as the first ones. A GPU has not shown yet that a copy has equal bits where cuDNN may choose
+        another algorithm for it.
         """
         options, framework = request.options, request.framework
         if options.heavy == NEVER_HEAVY or options.memory_budget is not None or options.policy not in _DEEPEN:
             return False
-        if request.follows or request.memory_frozen_reason or not framework.hook or not self.is_timed:
+        if request.follows or request.memory_frozen_reason or not framework.hook:
+            return False
+        if not self.is_timed and not (request.warm_start is not None and request.warm_start.heavy):
             return False
         if options.overhead_bound is None and options.max_time is None:
             return False

@@ -97,6 +97,16 @@ def test_heavy_operators_stay_stashed(
     assert heavy(plan(**{**UNFUSED, **options})) == 0
 
 
+def test_further_shapes_of_a_model_do_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    symbol = chain()
+    first = echo.plan(symbol, data=(4096, 16), **UNFUSED)
+    time_all(monkeypatch, 1e-3, measured=False)  # as where a warm start leaves out measuring
+    second, light = (echo.plan(symbol, data=(6000, 16), **UNFUSED, heavy=heavy) for heavy in ("auto", "never"))
+    assert heavy(second) >= heavy(first) > 0
+    assert second.after.total < light.after.total
+    assert second.overhead <= 0.3
+
+
 def test_search_that_fails_leaves_the_light_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise ValueError("surprise")
