@@ -27,7 +27,7 @@ def planned_table(result: dict[str, Any]) -> str:
 
     def cells(row: Row) -> list[str]:
         planned = [f"{row[bound]['mb']:.0f}" for bound in _BOUNDS]
-        return [row["model"], f"{row['stock_mb']:.0f}", *planned, f"{row['none']['mb'] / row['stock_mb']:.2f}"]
+        return [row["model"], f"{row['stock_mb']:.0f}", *planned, f"{row['0.10']['mb'] / row['stock_mb']:.2f}"]
 
     columns = "model | stock MB | 0.05 | **0.10 (default)** | 0.25 | no bound, heavy never twice | of stock"
     return _table(columns, cells, result)
