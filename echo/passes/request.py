@@ -184,12 +184,14 @@ class Request:
         if not self.fused:
             return costs.step_seconds
         ratio = 1.0 if self.warm_start is None else self.warm_start.step_ratio
-        return self.stock_seconds() or ratio * costs.step_seconds
+        return (costs.is_timed and self.stock_seconds()) or ratio * costs.step_seconds
 
     def most_recomputation(self, costs: CostModel) -> float | None:
         """The bound on the seconds of recomputation in a step, or None."""
-        original, options = self.original_seconds(costs), self.options
-        bounds = []
+        options = self.options
+        if options.overhead_bound is None and options.max_time is None:
+            return None
+        original, bounds = self.original_seconds(costs), []
         if options.overhead_bound is not None:  # of recomputation, and of the step with it
             longest = (1 + options.overhead_bound) * original
             bounds = [options.overhead_bound * original, max(0.0, longest - costs.step_seconds)]

@@ -252,7 +252,8 @@ def _with_warm_start(request: Request, problem: Problem, selection: Selection) -
     chosen = {entry.node for entry in selection.recompute if entry.node in selection.runs}
     warm_start = WarmStart.of(problem.training, problem.candidates, chosen, selection.splits)
     heavy = any(spec(problem.training.nodes[node].op).cost.heavy for node in problem.candidates)
-    ratio = request.original_seconds(problem.costs) / problem.costs.step_seconds if problem.costs.step_seconds else 1.0
+    step, is_bound = problem.costs.step_seconds, problem.max_seconds is not None
+    ratio = request.original_seconds(problem.costs) / step if step and is_bound else 1.0
     return replace(selection, warm_start=replace(warm_start, heavy=heavy, step_ratio=ratio))
 
 

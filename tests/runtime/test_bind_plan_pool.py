@@ -123,7 +123,7 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
     pool_of_buckets(max_overhead=None, fuse=fuse)
     # each graph as it is, each plan as it is confirmed; the user's, where the graph that is planned has fused operators
     assert len(binds) == (2 if fuse else 1) * len(LENGTHS) + len(plans)
-    whole = [graph for graph, _ in typed if any(node.op == "SoftmaxOutput" for node in graph.nodes)]
+    whole = [graph for graph, *_ in typed if any(node.op == "SoftmaxOutput" for node in graph.nodes)]
     assert len(whole) == (len(LENGTHS) if fuse else 0)
 
 
