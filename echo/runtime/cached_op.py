@@ -223,10 +223,11 @@ class PlannedCachedOp:
     def _for_inference(self, args: Sequence[Any]) -> Any:
         """The CachedOp for inference: the user's own for shapes that the fused operators were not planned for.
 
-        Without fused operators a plan is of no use there, and its marks keep in training what works in place in
+        On CPUs a plan without fused operators is of no use there, and its marks keep in training what works in place in
         inference apart, which changes oneDNN's layouts. Under ``static_alloc`` two CachedOps would hold memory.
         """
-        if not self._choice.fuses and not self._static and self._monitor is None:
+        plain = not self._choice.fuses and not self._static and self._monitor is None
+        if plain and args[0].context.device_type != "gpu":
             return self._ops[STOCK.key]
         if self._choice.fuses:
             with self._lock.held():
