@@ -9,7 +9,7 @@ from typing import Callable, Iterable, Sequence
 import numpy as np
 
 from echo.errors import NativeError
-from echo.estimators.storage_planner import Choice, Evaluation, StoragePlanner, flat
+from echo.estimators.storage_planner import Evaluation, RecomputeMask, StoragePlanner, flat
 from echo.ir.schedule import RecomputeSchedule, Replayed, Step, once, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.native import planner_library
@@ -31,7 +31,7 @@ class LiveEvaluator:
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
         splits: RecomputeSchedule | None = None,
@@ -40,7 +40,7 @@ class LiveEvaluator:
         value = self._simulate(self._splits(recompute, splits))
         return Evaluation((value.bytes,) * len(match_ranges), value.seconds)
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, splits: RecomputeSchedule | None = None) -> RecomputeMask:
         """As `Evaluator.executed`."""
         executed = np.zeros(len(self._training.nodes), np.uint8)
         runs = Counter(step.node for step in self._steps(self._splits(recompute, splits)) if step.node != step.position)
@@ -48,7 +48,7 @@ class LiveEvaluator:
             executed[node] = min(count, 255)
         return executed
 
-    def _splits(self, recompute: Choice, splits: RecomputeSchedule | None) -> RecomputeSchedule:
+    def _splits(self, recompute: RecomputeMask, splits: RecomputeSchedule | None) -> RecomputeSchedule:
         # one output a node: entries have the numbers of their nodes
         return {**once(self._training, recompute.nonzero()[0].tolist()), **(splits or {})}
 
@@ -94,7 +94,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, training: TrainingGraph, seconds: Sequence[float], measure: int = LIVE, again: Choice | None = None
+        self, training: TrainingGraph, seconds: Sequence[float], measure: int = LIVE, again: RecomputeMask | None = None
     ) -> None:
         self._library = planner_library()
         self._planner = StoragePlanner(training, seconds)  # keeps the arrays

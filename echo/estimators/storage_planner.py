@@ -84,7 +84,7 @@ class StoragePlanner:
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
         splits: RecomputeSchedule | None = None,
@@ -96,7 +96,7 @@ class StoragePlanner:
         """
         return self._evaluate(recompute, match_ranges, limit, splits or {}, None)
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, splits: RecomputeSchedule | None = None) -> RecomputeMask:
         """``executed[i]``: how often forward node i is recomputed under this choice (255: or more often)."""
         executed = np.zeros(self._nodes, np.uint8)
         self._evaluate(recompute, (), None, splits or {}, executed)
@@ -113,11 +113,11 @@ class StoragePlanner:
 
     def _evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None,
         splits: RecomputeSchedule,
-        executed: Choice | None,
+        executed: RecomputeMask | None,
     ) -> Evaluation:
         if recompute.shape != (self.entries,) or recompute.dtype != np.uint8:
             raise ValueError(f"expected {self.entries} uint8, got {recompute.shape} {recompute.dtype}")
@@ -147,7 +147,7 @@ class ReferencePlanner:
         self._entries = [Entry(i, o) for i, node in enumerate(training.nodes) for o in range(len(node.outputs))]
         self.entries = len(self._entries)
 
-    def _planned(self, recompute: Choice, splits: RecomputeSchedule | None) -> TrainingGraph:
+    def _planned(self, recompute: RecomputeMask, splits: RecomputeSchedule | None) -> TrainingGraph:
         chosen = (self._entries[index] for index in recompute.nonzero()[0])
         return with_clones(self._training, chosen, splits)
 
@@ -157,7 +157,7 @@ class ReferencePlanner:
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
         splits: RecomputeSchedule | None = None,
@@ -169,7 +169,7 @@ class ReferencePlanner:
         kept = sum(self._training.nodes[number].layout_copy_bytes for number in clones)
         return Evaluation(tuple(plan_storage(planned, value).total + kept for value in match_ranges), seconds)
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, splits: RecomputeSchedule | None = None) -> RecomputeMask:
         """As `StoragePlanner.executed`."""
         executed = np.zeros(len(self._training.nodes), np.int64)
         np.add.at(executed, self._clones(self._planned(recompute, splits)), 1)
@@ -202,7 +202,7 @@ def make_planner(training: TrainingGraph, seconds: Sequence[float]) -> tuple[Eva
 
 # The cost of a choice of recomputed feature maps, in bytes and seconds, and the protocol of its evaluators.
 
-Choice = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
+RecomputeMask = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Evaluator(Protocol):
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
         splits: RecomputeSchedule | None = None,
@@ -239,5 +239,5 @@ class Evaluator(Protocol):
         With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit.
         """
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, splits: RecomputeSchedule | None = None) -> RecomputeMask:
         """``executed[i]``: how often forward node i is recomputed under this choice."""

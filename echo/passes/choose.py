@@ -20,7 +20,7 @@ from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
 from echo.passes.variant import (
     Analysis,
-    Planned,
+    PlanResult,
     Proposal,
     Refinement,
     Variant,
@@ -42,7 +42,7 @@ class Stages(NamedTuple):
     refinements: Sequence[Refinement]
 
 
-def plan(request: Request, stages: Stages) -> Planned:
+def plan(request: Request, stages: Stages) -> PlanResult:
     """Plans the graphs that the bases make, chooses one, and refines it.
 
     Raises:
@@ -233,7 +233,7 @@ def _cost(request: Request, plan: Plan) -> tuple[float, float]:
     return cost if request.options.memory_budget is None else cost[::-1]
 
 
-def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object] = ()) -> Planned:
+def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object] = ()) -> PlanResult:
     """Runs the passes, but those whose values are ``known``.
 
     Raises:
@@ -249,4 +249,6 @@ def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object
     costs: CostModel = values[CostModel]
     splits = {} if result.changes_nothing else selection.splits
     analysis = Analysis(request, values[TrainingGraph], values[Candidates], values[Segments], costs)
-    return Planned(result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, splits, analysis)
+    return PlanResult(
+        result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, splits, analysis
+    )

@@ -152,7 +152,7 @@ class Batched:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _LayoutChoice:
     """The layout for a group, empty where the group stays as it is, the seconds that it saves, and the reason."""
 
     reason: str
@@ -187,27 +187,27 @@ class BatchProducts:
         stays = replace(fused, missed=(*fused.missed, *missed))
         return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
 
-    def _choices(self, request: Request, view: View, found_groups: Sequence[ProductGroup]) -> list[_Choice]:
+    def _choices(self, request: Request, view: View, found_groups: Sequence[ProductGroup]) -> list[_LayoutChoice]:
         framework = request.framework.on(view.graph)
         types, table, end = framework.types(), framework.cost_table(), time.perf_counter() + self.time_limit
         pinned = named(view.graph, request.options.user_constraints)
         choices = []
         for group in found_groups:
             if not pinned.isdisjoint([*group.members, *group.duplicates]):
-                choices.append(_Choice("keep or recompute names one of these products"))
+                choices.append(_LayoutChoice("keep or recompute names one of these products"))
                 continue
             product = _product(view, group, types)
             if isinstance(product, str):
-                choices.append(_Choice(product))
+                choices.append(_LayoutChoice(product))
                 continue
             limit = min(self.group_limit, end - time.perf_counter())
             seconds = _measured(request, product, limit, table)
-            choices.append(seconds if isinstance(seconds, _Choice) else _best(view, group, product, seconds))
+            choices.append(seconds if isinstance(seconds, _LayoutChoice) else _best(view, group, product, seconds))
         table.save()
         return choices
 
 
-def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_Choice]) -> Batched:
+def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_LayoutChoice]) -> Batched:
     if not kept:
         return Batched(stays)
     gains = tuple(choice.reason for choice in choices)
@@ -237,12 +237,14 @@ def _product(view: View, group: ProductGroup, types: Types) -> Product | str:
     return Product(m, k, n, not is_true(node.attrs, "no_bias"), data.dtype, min(len(group.members), CHUNK))
 
 
-def _measured(request: Request, product: Product, limit: float, table: CostTable) -> Mapping[str, float] | _Choice:
+def _measured(
+    request: Request, product: Product, limit: float, table: CostTable
+) -> Mapping[str, float] | _LayoutChoice:
     """Seconds of each layout, from the table or measured now and added to it; or a choice that says why not."""
     names = ["one by one", f"{NAME}:{CHUNK}", f"{TRANSPOSED}:{product.m}"]
     keys = {name: f"{name}: {product}" for name in names}
     if not all(key in table for key in keys.values()):
-        late = _Choice(f"{product} were not measured: that would take more than {max(limit, 0):.1f} s")
+        late = _LayoutChoice(f"{product} were not measured: that would take more than {max(limit, 0):.1f} s")
         work = 6.0 * product.m * product.k * product.n * product.members  # forward, and two gradients
         if limit <= 0 or work * _LEAST_STEPS / FLOPS_PER_SECOND > 2 * limit or _bytes(product) > _MOST_BYTES:
             return late
@@ -254,14 +256,14 @@ def _measured(request: Request, product: Product, limit: float, table: CostTable
         except UnmeasurableError:
             seconds = {}
         except UnavailableError as error:
-            return _Choice(f"{product} were not measured: {error}")
+            return _LayoutChoice(f"{product} were not measured: {error}")
         if seconds is None:
             return late
         for name, key in keys.items():
             table.add(key, seconds.get(name))
     costs = {name: table.get(key) for name, key in keys.items()}
     seconds_of = {name: seconds for name, seconds in costs.items() if seconds is not None}
-    return seconds_of if len(seconds_of) == len(names) else _Choice(f"{product} cannot be measured")
+    return seconds_of if len(seconds_of) == len(names) else _LayoutChoice(f"{product} cannot be measured")
 
 
 def _race(request: Request, product: Product, names: Sequence[str], limit: float) -> Mapping[str, float] | None:
@@ -284,13 +286,13 @@ def _bytes(product: Product) -> int:
     return TensorType((2 * n * k + 4 * members * m * (n + k),), FLAGS[dtype]).bytes
 
 
-def _best(view: View, group: ProductGroup, product: Product, seconds: Mapping[str, float]) -> _Choice:
+def _best(view: View, group: ProductGroup, product: Product, seconds: Mapping[str, float]) -> _LayoutChoice:
     one_by_one, *layouts = seconds
     first = min(seconds, key=lambda name: seconds[name])
     weight = view.node(view.graph.nodes[group.members[0]].inputs[1]).name
     ratios = ", ".join(f"{name} {seconds[one_by_one] / seconds[name]:.2f} times as fast" for name in layouts)
     if first == one_by_one or seconds[first] > (1 - RULES.layout_gain) * seconds[one_by_one]:
-        return _Choice(f"nothing is faster than products one by one: {ratios}; {product}")
+        return _LayoutChoice(f"nothing is faster than products one by one: {ratios}; {product}")
     saved = (seconds[one_by_one] - seconds[first]) * len(group.members) / product.members
     text = f"{len(group.members)} products with {weight!r}, {first}: {ratios}; {product}"
-    return _Choice(text, first, saved)
+    return _LayoutChoice(text, first, saved)

@@ -10,7 +10,7 @@ from echo.errors import BudgetError, OptionError
 from echo.estimators.cost_model import CostModel
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.inplace import moved, shape_only_hazard
-from echo.estimators.storage_planner import Choice, blocks
+from echo.estimators.storage_planner import RecomputeMask, blocks
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule, with_clones
@@ -257,7 +257,7 @@ def _with_warm_start(request: Request, problem: Problem, selection: Selection) -
     return replace(selection, warm_start=replace(warm_start, heavy=heavy, step_ratio=ratio))
 
 
-def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
+def _entries(problem: Problem, choice: RecomputeMask) -> frozenset[Entry]:
     offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.must_recompute
     return frozenset(entry for entry in offered if choice[problem.training.entry_id(entry)])
 

@@ -36,12 +36,12 @@ class Analysis(NamedTuple):
     costs: CostModel
 
 
-class Planned(NamedTuple):
-    """The plan, the graph to bind (the user's own if nothing is gained), and the warm start for equal models.
+class PlanResult(NamedTuple):
+    """What planning a graph gives: the plan, the graph to bind, and the warm start for equal models.
 
-    ``base`` is the user's graph with the plan's fused operators, without its marks. ``timed``: seconds are measured.
-    Without the search, planning took ``other_seconds``. ``splits`` is the schedule, empty where the user's own graph
-    stays. ``analysis`` is there until the plan is finished.
+    The graph is the original one if nothing is gained; ``base`` is that with the plan's fused operators, without marks.
+    ``timed``: seconds are measured. Without the search, planning took ``other_seconds``. ``splits`` is the schedule,
+    empty if nothing is recomputed. ``analysis`` is there until the plan is finished.
     """
 
     plan: Plan
@@ -67,7 +67,7 @@ class Variant:
 
     fused: Fused
     stock: Memory | None
-    planned: Planned | None
+    planned: PlanResult | None
     missed: BudgetError | None = None
 
     @property
@@ -232,7 +232,7 @@ class Variant:
         least = _least(self.missed, missed) if self.missed else None
         return replace(self, fused=fused, missed=least)
 
-    def result(self, request: Request) -> Planned:
+    def result(self, request: Request) -> PlanResult:
         """The plan as one of the user's graph, with all remarks on it.
 
         Raises:

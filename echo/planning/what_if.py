@@ -10,7 +10,7 @@ import numpy as np
 
 from echo.estimators.cost_model import CostModel
 from echo.estimators.inplace import with_layout_copies
-from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
+from echo.estimators.storage_planner import Evaluation, Evaluator, RecomputeMask
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.schedule import RecomputeSchedule
@@ -99,7 +99,7 @@ class WhatIf:
         return self.request.framework.evaluator(self._training, costs.seconds)[0]
 
     @cached_property
-    def _choice(self) -> Choice:
+    def _choice(self) -> RecomputeMask:
         """The choice of the plan, as the evaluator takes it."""
         choice = np.zeros(self._evaluator.entries, np.uint8)
         for mark in self.plan.marks:
@@ -122,6 +122,6 @@ class WhatIf:
     def _unchanged(self) -> Evaluation:
         return self._evaluate(self._choice)
 
-    def _evaluate(self, choice: Choice) -> Evaluation:
+    def _evaluate(self, choice: RecomputeMask) -> Evaluation:
         match_range = self.request.framework.match_range if self.plan.match_range is None else self.plan.match_range
         return self._evaluator.evaluate(choice, (match_range,), None, self._splits)

@@ -9,7 +9,7 @@ from typing import AbstractSet, Callable, Container, Iterable, Mapping, Protocol
 import numpy as np
 
 from echo.estimators.cost_model import CostModel
-from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
+from echo.estimators.storage_planner import Evaluation, Evaluator, RecomputeMask
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, once
 from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph
@@ -179,7 +179,7 @@ class Problem:
             return (StorageStrategy.ASSIGNED,)
         return (*self.match_ranges, StorageStrategy.ASSIGNED) if self.assigns else self.match_ranges
 
-    def choice(self, nodes: Sequence[int] = ()) -> Choice:
+    def choice(self, nodes: Sequence[int] = ()) -> RecomputeMask:
         """The choice that recomputes these candidates, and the entries that must be recomputed."""
         choice = np.zeros(self.evaluator.entries, np.uint8)
         for entry in self.must_recompute:
@@ -201,7 +201,7 @@ class Problem:
         """Returns the schedule in which each of these nodes is recomputed once."""
         return once(self.training, nodes)
 
-    def chosen(self, choice: Choice) -> RecomputeSchedule:
+    def chosen(self, choice: RecomputeMask) -> RecomputeSchedule:
         """The candidates that a choice recomputes, once each."""
         return self.splits(node for node in self.candidates if choice[self.entry_ids(node)[0]])
 
@@ -210,7 +210,7 @@ class Problem:
         return self.evaluator.evaluate(self.choice(list(splits)), self.all_ranges, None, splits)
 
     def evaluate(
-        self, choice: Choice, match_ranges: Sequence[int] | None = None, limit: int | None = None
+        self, choice: RecomputeMask, match_ranges: Sequence[int] | None = None, limit: int | None = None
     ) -> Evaluation:
         """Exact bytes and seconds of a choice; bytes above a ``limit`` may come out smaller, but above it."""
         return self.evaluator.evaluate(choice, self.match_ranges if match_ranges is None else match_ranges, limit)
@@ -273,7 +273,7 @@ class _Timed:
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
         splits: RecomputeSchedule | None = None,
@@ -290,6 +290,6 @@ class _Timed:
             self.best = self._problem.chosen(recompute) if copied is None else copied
         return evaluation
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, splits: RecomputeSchedule | None = None) -> RecomputeMask:
         """As `echo.estimators.storage_planner.Evaluator.executed`."""
         return self._evaluator.executed(recompute, splits)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from echo.errors import NativeError
-from echo.estimators.storage_planner import Choice, Evaluation
+from echo.estimators.storage_planner import Evaluation, RecomputeMask
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem, WarmStart
@@ -125,7 +125,7 @@ def _runs_heavy(problem: Problem) -> bool:
     return can_fit(problem) and any(spec(problem.training.nodes[node].op).cost.heavy for node in problem.candidates)
 
 
-def _best_of_all(problem: Problem) -> Choice:
+def _best_of_all(problem: Problem) -> RecomputeMask:
     """Tries every choice: for graphs so small that this is cheaper than a climb."""
     candidates = sorted(problem.candidates)
     choices = (

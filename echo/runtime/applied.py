@@ -66,7 +66,7 @@ class Verifies(Protocol):
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedPlan:
     """The graphs, shapes and plan that an executor was bound with.
 
     ``base`` is the user's graph with fused operators, ``graph`` is the base with the marks of a plan; both may be the

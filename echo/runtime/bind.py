@@ -25,7 +25,7 @@ from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind_request
-from echo.runtime.applied import Applied
+from echo.runtime.applied import AppliedPlan
 from echo.runtime.bind_plan import NO_PLAN, BindPlan, find_plan, follow_plan, plan_bind
 from echo.runtime.bind_request import BindRequest, shapes_of
 from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests, first_bindable
@@ -73,7 +73,7 @@ def with_plan(
     if record is not None:
         record(planned.plan)
     verifier = Verifier(options, planned.plan, on_error.strict) if options.verify else None
-    applied = Applied(graph, planned.base, planned.graph, shapes_of(executor), rebinder, verifier)
+    applied = AppliedPlan(graph, planned.base, planned.graph, shapes_of(executor), rebinder, verifier)
     executor = planned_executor(executor, applied)
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool

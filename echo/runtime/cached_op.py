@@ -35,14 +35,14 @@ from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
 from echo.runtime.error_policy import ErrorPolicy, first_bindable
 from echo.runtime.executor import WithoutClones
 from echo.runtime.foresight import FORESIGHT
-from echo.runtime.shape_plans import STOCK, Answer, CachedChoice, ShapePlans, Signature, chosen
+from echo.runtime.shape_plans import STOCK, Answer, CachedOpGraph, ShapePlans, Signature, chosen
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
 from echo.verify.verifier import Case, Findings, matches_original
 
 logger = logging.getLogger("echo")
 _MOST_OPS = 8  # CachedOps of one block
-Ran = Tuple[Any, CachedChoice]  # outputs, and the choice that ran
+Ran = Tuple[Any, CachedOpGraph]  # outputs, and the choice that ran
 
 
 # MXNet's own CachedOp, and one that leaves pointwise operators as they are on GPUs.
@@ -137,7 +137,7 @@ class PlannedCachedOp:
             keep(choice.watch.record(args), first)
         return outputs
 
-    def _run(self, current: Any, choice: CachedChoice, signature: Signature, args: Any, kwargs: Any) -> Ran:
+    def _run(self, current: Any, choice: CachedOpGraph, signature: Signature, args: Any, kwargs: Any) -> Ran:
         """Runs one call, with `first_bindable` where MXNet refuses a planned graph at its first call.
 
         Gives the outputs, and the choice that ran.
@@ -146,7 +146,7 @@ class PlannedCachedOp:
             self._warm.add(current.handle.value)
             return current(*args, **kwargs), choice
 
-        def run(choice: CachedChoice) -> Any:
+        def run(choice: CachedOpGraph) -> Any:
             with self._lock.held():
                 self._switch(choice)
                 current = self._current
@@ -166,7 +166,7 @@ class PlannedCachedOp:
         quiet_backward()
 
     def _next_best(
-        self, choice: CachedChoice, run: Callable[[CachedChoice], Any], signature: Signature, args: Sequence[Any]
+        self, choice: CachedOpGraph, run: Callable[[CachedOpGraph], Any], signature: Signature, args: Sequence[Any]
     ) -> Ran:
         """As `first_bindable`; the choice that comes to run is that of the signature from now on.
 
@@ -174,7 +174,7 @@ class PlannedCachedOp:
         """
         second = STOCK
 
-        def unfused() -> CachedChoice:
+        def unfused() -> CachedOpGraph:
             nonlocal second
             with self._lock.held():
                 second = self._unfused(choice, signature, args)
@@ -187,14 +187,14 @@ class PlannedCachedOp:
             self._verified.discard(signature)
         return result, ran
 
-    def _unfused(self, choice: CachedChoice, signature: Signature, args: Sequence[Any]) -> CachedChoice:
+    def _unfused(self, choice: CachedOpGraph, signature: Signature, args: Sequence[Any]) -> CachedOpGraph:
         """The plan without fused operators; the original graph where it had none, or where the user gave the plan."""
         if not choice.fuses or self._options is None or self._options.plans:
             return STOCK
         with own_binds():
             return _Planning(self, args, replace(self._options, fuse=False)).search().choice
 
-    def _now(self, choice: CachedChoice) -> CachedChoice:
+    def _now(self, choice: CachedOpGraph) -> CachedOpGraph:
         """The choice, if it computes in the mode of this call what the user asks for; else the original graph."""
         shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
         at_odds = choice.in_training and not autograd.is_training()
@@ -272,7 +272,7 @@ class PlannedCachedOp:
 
         return matches_original(case, find, options.strict)
 
-    def _new_op(self, choice: CachedChoice) -> Any:
+    def _new_op(self, choice: CachedOpGraph) -> Any:
         if choice.graph is None:
             op = StockCachedOp(self._symbol, self._flags)
         else:
@@ -284,7 +284,7 @@ class PlannedCachedOp:
         self._shapes.settle(signature, STOCK)
         self._switch(STOCK)
 
-    def _switch(self, choice: CachedChoice) -> None:
+    def _switch(self, choice: CachedOpGraph) -> None:
         if choice.key == self._choice.key:
             return
         if choice.key not in self._ops:

@@ -26,7 +26,7 @@ from echo.ir.ops import may_draw, spec
 from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_node import TrainingNode
 from echo.plans.decisions import marked, unmarked
-from echo.runtime.applied import Applied, BoundLeader, Pool
+from echo.runtime.applied import AppliedPlan, BoundLeader, Pool
 from echo.runtime.backward_checks import refuse_changed
 from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
 from echo.runtime.error_policy import first_bindable
@@ -41,7 +41,7 @@ logger = logging.getLogger("echo")
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     """An executor with a plan. It is made of a bound one, by `planned_executor`."""
 
-    _applied: Applied
+    _applied: AppliedPlan
     _pool: Pool | None = None  # once another executor shares it
     _leader: BoundLeader | None = None  # once another bind follows it
     _forward_mode: bool | None = None  # of the last forward pass
@@ -200,7 +200,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         applied = self._for_shapes(kwargs)
         stock = applied if applied.graph == applied.user else _without_plan(applied)
 
-        def reshaped(applied: Applied) -> mx.executor.Executor:
+        def reshaped(applied: AppliedPlan) -> mx.executor.Executor:
             return self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
 
         executor, applied = first_bindable(
@@ -212,14 +212,14 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return executor
 
     def _reshaped(
-        self, applied: Applied, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
+        self, applied: AppliedPlan, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
     ) -> mx.executor.Executor:
         if applied.graph == self._applied.graph and not applied.fuses:
             with applied.rebinder.pointwise(applied.graph):
                 return super().reshape(partial, up_sizing, **new_shapes)
         return self._rebound(applied, partial, up_sizing, new_shapes)
 
-    def _for_shapes(self, new_shapes: Mapping[str, Any]) -> Applied:
+    def _for_shapes(self, new_shapes: Mapping[str, Any]) -> AppliedPlan:
         applied = self._applied
         try:
             shapes, aux_shapes = inferred_shapes(self._symbol, new_shapes)
@@ -249,7 +249,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return applied.held[binding.key]
 
     def _rebound(
-        self, applied: Applied, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
+        self, applied: AppliedPlan, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
     ) -> mx.executor.Executor:
         """Reshapes to another graph, as ``reshape`` does: shares the pool, and arrays where they are long enough."""
         try:
@@ -280,7 +280,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return executor
 
 
-def _without_plan(applied: Applied) -> Applied:
+def _without_plan(applied: AppliedPlan) -> AppliedPlan:
     return replace(applied, base=applied.user, graph=applied.user, held={})
 
 
@@ -289,7 +289,7 @@ def _draws_in(mode: bool, node: Node | TrainingNode) -> bool:
     return mode or not spec(node.op).random.draws_in_training(node.attrs)
 
 
-def planned_executor(executor: mx.executor.Executor, applied: Applied) -> mx.executor.Executor:
+def planned_executor(executor: mx.executor.Executor, applied: AppliedPlan) -> mx.executor.Executor:
     """Turns a bound executor into a `PlannedExecutor`, unless it is of another class than MXNet's own."""
     if type(executor) is not mx.executor.Executor:
         return executor

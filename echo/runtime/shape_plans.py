@@ -30,11 +30,12 @@ _MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIB
 
 
 @dataclass(frozen=True)
-class CachedChoice:
-    """The choice for one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
+class CachedOpGraph:
+    """The graph that a CachedOp runs for one signature: a plan's, or None for the original one.
 
-    ``mode_dependent`` holds the operators that have to be recomputed in the mode of the forward pass. ``in_training``
-    says that the graph serves passes in training alone: such operators or masks of Dropout are recomputed.
+    ``key`` is equal for equal plans. ``mode_dependent`` holds the operators that have to be recomputed in the mode of
+    the forward pass. ``in_training`` says that the graph serves only passes in training: such operators or masks of
+    Dropout are recomputed.
     ``implements`` says that its gradients read less than the user's own; ``watch`` has the inputs that backward reads
     again.
     """
@@ -48,14 +49,14 @@ class CachedChoice:
     watch: InputWatch | None = None
 
 
-STOCK = CachedChoice()
+STOCK = CachedOpGraph()
 
 
-def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> CachedChoice:
+def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> CachedOpGraph:
     """The choice of a planned graph; ``user`` is the graph with these inputs that it was planned for."""
     recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
     mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
-    return CachedChoice(
+    return CachedOpGraph(
         graph=graph,
         key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in _MARKS) for node in graph.nodes)),
         mode_dependent=mode_dependent,
@@ -83,7 +84,7 @@ class Answer(NamedTuple):
     """A plan for a shape, and the choice that runs with it; no plan where the block runs as MXNet has it."""
 
     plan: Plan | None
-    choice: CachedChoice
+    choice: CachedOpGraph
 
 
 class _Stage(Enum):
@@ -97,7 +98,7 @@ class _Stage(Enum):
 class _Shape:
     elements: int = 0
     plan: Plan | None = None
-    choice: CachedChoice = STOCK
+    choice: CachedOpGraph = STOCK
     calls: int = 0
     stage: _Stage = _Stage.WAITING
 
@@ -142,17 +143,17 @@ class ShapePlans:
         """The plan of each signature that has one."""
         return {signature: shape.plan for signature, shape in self._shapes.items() if shape.plan is not None}
 
-    def get(self, signature: Signature) -> CachedChoice | None:
+    def get(self, signature: Signature) -> CachedOpGraph | None:
         """Returns the choice of a signature, or None if it was not seen."""
         shape = self._shapes.get(signature)
         return None if shape is None else shape.choice
 
-    def settle(self, signature: Signature, choice: CachedChoice) -> None:
+    def settle(self, signature: Signature, choice: CachedOpGraph) -> None:
         """Makes this the choice of a signature from now on."""
         shape = self._seen(signature)
         shape.choice, shape.stage = choice, _Stage.SETTLED
 
-    def choose(self, signature: Signature, planning: Planning) -> CachedChoice:
+    def choose(self, signature: Signature, planning: Planning) -> CachedOpGraph:
         """Returns the choice for a call, after planning as far as the spare time allows.
 
         Raises:

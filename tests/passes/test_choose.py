@@ -23,7 +23,7 @@ from echo.passes.patterns.single_operators import DROPOUT
 from echo.passes.refinements import Masked
 from echo.passes.request import Request, Unreached
 from echo.passes.rules import Rules
-from echo.passes.variant import Planned
+from echo.passes.variant import PlanResult
 from echo.pipeline import BASES
 from echo.planning.planner import Planner
 from echo.plans.options import Options
@@ -173,7 +173,7 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pytest.MonkeyPatch, reachable: int) -> None:
     full = choose.best_plan
 
-    def best(request: Request, passes: Sequence[Pass]) -> Planned:
+    def best(request: Request, passes: Sequence[Pass]) -> PlanResult:
         if is_fused(request):
             raise BudgetError(1, reachable, "everything")
         return full(request, passes)
@@ -302,7 +302,7 @@ def test_graph_that_missed_the_budget_by_the_least_is_searched_first(
         graph, Options(), framework, unreached=list(map(unreached, reachable)), deadline=Deadline(9, 100 + left, 9)
     )
     stages = choose.Stages((), (), ())
-    kept = variant.Variant(Fused(graph), None, Planned(*[None] * 4))  # type: ignore[arg-type]
+    kept = variant.Variant(Fused(graph), None, PlanResult(*[None] * 4))  # type: ignore[arg-type]
     monkeypatch.setattr(choose, "_best", lambda request, _: kept if request.known_only else None)
     least = choose._with_least(request, stages, variant.Variant(Fused(graph), None, None, BudgetError(8, 40, "all")))
     assert found == searched

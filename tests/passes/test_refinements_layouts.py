@@ -22,7 +22,7 @@ from echo.passes import choose
 from echo.passes.pass_manager import Pass
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.passes.variant import Planned
+from echo.passes.variant import PlanResult
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
@@ -176,7 +176,7 @@ def test_layout_that_needs_more_than_stock_is_not_batched(
     user = graph_of(example.symbol)
     options = {"grad_req": "write", "memory_budget": BUDGET, **example.shapes}
 
-    def best(request: Request, passes: Sequence[Pass]) -> Planned:
+    def best(request: Request, passes: Sequence[Pass]) -> PlanResult:
         planned = full(request, passes)
         more = replace(planned.plan.after, planned=stock + 1)
         return planned if request.graph == user else planned._replace(plan=replace(planned.plan, after=more))

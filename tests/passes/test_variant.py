@@ -15,7 +15,7 @@ from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.passes.variant import Planned, Variant, choose
+from echo.passes.variant import PlanResult, Variant, choose
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
@@ -203,7 +203,7 @@ def test_a_late_refinement_starts_from_the_choice(
     asked = Request(GRAPH, Options(memory_budget=budget), framework, notes=notes, deadline=Deadline(9, 100 + left, 9))
     start = WarmStart(())
     plan: Any = None
-    planned = Planned(plan, GRAPH, GRAPH, start, other_seconds=1.0)
+    planned = PlanResult(plan, GRAPH, GRAPH, start, other_seconds=1.0)
     warmed = Variant(Fused(GRAPH), None, planned).warmed(asked)
     assert (warmed is not None) == expected
     if warmed is not None:

@@ -10,7 +10,7 @@ import mxnet as mx
 import pytest
 from mxnet.gluon.model_zoo import vision
 
-from echo.estimators.storage_planner import Choice, Evaluation, ReferencePlanner, StoragePlanner
+from echo.estimators.storage_planner import Evaluation, RecomputeMask, ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule
 from echo.policies import policy_of
@@ -218,7 +218,7 @@ class Evaluations:
         self.entries, self.executed = self._fast.entries, self._fast.executed
         self.asked, self.most_visits = 0, 0
 
-    def evaluate(self, choice: Choice, match_ranges: tuple[int, ...], *more: Any) -> Evaluation:
+    def evaluate(self, choice: RecomputeMask, match_ranges: tuple[int, ...], *more: Any) -> Evaluation:
         self.asked += len(match_ranges)
         if self.asked % 40 == 1:
             visits = self._training.visits(lambda: self._slow.evaluate(choice, match_ranges[:1]))

@@ -21,7 +21,7 @@ from echo.plans.plan import Plan
 from echo.runtime import bind_plan, shape_plans
 from echo.runtime.cached_op import PlannedCachedOp
 from echo.runtime.error_policy import RaiseUnmetRequests
-from echo.runtime.shape_plans import STOCK, Answer, CachedChoice, ShapePlans, Signature
+from echo.runtime.shape_plans import STOCK, Answer, CachedOpGraph, ShapePlans, Signature
 
 FLAGS = {"dynamic": {}, "static alloc": {"static_alloc": True}, "static": {"static_alloc": True, "static_shape": True}}
 
@@ -64,7 +64,7 @@ class FakePlanning:
 
 def answer(sizes: tuple[int, int]) -> Answer:
     made = plan(*sizes)
-    return Answer(made, STOCK if made.changes_nothing else CachedChoice(key=sizes))
+    return Answer(made, STOCK if made.changes_nothing else CachedOpGraph(key=sizes))
 
 
 @dataclass
@@ -327,7 +327,7 @@ def test_bytes_of_a_followed_plan_come_true(fuse: bool, monkeypatch: pytest.Monk
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
-def choice_of(symbol: mx.sym.Symbol, **options: object) -> CachedChoice:
+def choice_of(symbol: mx.sym.Symbol, **options: object) -> CachedOpGraph:
     """The choice for one call in training, of arrays of ones."""
     policy = RaiseUnmetRequests(Options.of(max_overhead=None, **options))  # type: ignore[arg-type]
     op = PlannedCachedOp(symbol, [("static_alloc", True)], policy)

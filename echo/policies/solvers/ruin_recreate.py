@@ -12,7 +12,7 @@ import numpy as np
 
 from echo.errors import NativeError
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
-from echo.estimators.storage_planner import Choice, Evaluation
+from echo.estimators.storage_planner import Evaluation, RecomputeMask
 from echo.ir.schedule import RecomputeSchedule, Replayed
 from echo.policies.problem import Problem
 from echo.policies.sublinear import Cutter
@@ -120,7 +120,7 @@ def scheduler_of(problem: Problem) -> Scheduler:
     return scheduler
 
 
-def _recomputable(problem: Problem) -> Choice:
+def _recomputable(problem: Problem) -> RecomputeMask:
     """The choice of every entry of the candidates."""
     mask = np.zeros(problem.evaluator.entries, np.uint8)
     for node in problem.candidates:
