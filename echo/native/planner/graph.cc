@@ -5,7 +5,7 @@
 namespace echo {
 
 // Where the clone is noted that readers at `slot` find, nullptr if they find the original.
-std::int32_t* PlannedGraph::copy_at(std::int32_t node, std::int32_t slot) {
+std::int32_t* GraphWithClones::copy_at(std::int32_t node, std::int32_t slot) {
   const std::int32_t first = split_begin_.empty() ? 0 : split_begin_[node];
   const std::int32_t last = split_begin_.empty() ? 0 : split_begin_[node + 1];
   if (first == last) return &clone_of_[splits_.count + node];
@@ -13,13 +13,13 @@ std::int32_t* PlannedGraph::copy_at(std::int32_t node, std::int32_t slot) {
   return after == first ? nullptr : &clone_of_[after - 1];
 }
 
-std::int32_t PlannedGraph::redirected(std::int32_t entry, std::int32_t slot) {
+std::int32_t GraphWithClones::redirected(std::int32_t entry, std::int32_t slot) {
   if (!recompute_[entry]) return entry;
   const std::int32_t node = entry_node_[entry], *copy = copy_at(node, slot);
   return copy ? entry_begin_[*copy] + entry - entry_begin_[node] : entry;
 }
 
-void PlannedGraph::want(std::int32_t entry, std::int32_t slot) {
+void GraphWithClones::want(std::int32_t entry, std::int32_t slot) {
   const std::int32_t node = entry_node_[entry];
   if (!recompute_[entry] || wanted_at_[node] == slot) return;
   const std::int32_t* copy = copy_at(node, slot);
@@ -29,7 +29,7 @@ void PlannedGraph::want(std::int32_t entry, std::int32_t slot) {
 }
 
 // `before` is the clone that runs before this one, -1 where that does not matter.
-void PlannedGraph::add_clone(std::int32_t node, std::int32_t slot, std::int32_t before) {
+void GraphWithClones::add_clone(std::int32_t node, std::int32_t slot, std::int32_t before) {
   const std::int32_t clone = nodes();
   clone_origin_.push_back(node);
   const std::int32_t* inputs = arrays.input_entry + arrays.input_begin[node];
@@ -52,7 +52,7 @@ void PlannedGraph::add_clone(std::int32_t node, std::int32_t slot, std::int32_t 
 
 // The backward node `slot` reads clones, which are made for it if nothing read them before. They run in the order of the
 // forward pass: depth-first, from input to input, more would be alive at once.
-void PlannedGraph::redirect(std::int32_t slot) {
+void GraphWithClones::redirect(std::int32_t slot) {
   const auto& a = arrays;
   const std::int32_t first = a.input_begin[slot], last = a.input_begin[slot + 1];
   wanted_.clear();
@@ -71,7 +71,7 @@ void PlannedGraph::redirect(std::int32_t slot) {
   }
 }
 
-void PlannedGraph::sort() {
+void GraphWithClones::sort() {
   order.clear();
   visited_.assign(nodes(), 0);
   for (std::int32_t i = 0; i < arrays.outputs; ++i) {
@@ -100,7 +100,7 @@ void PlannedGraph::sort() {
   }
 }
 
-PlannedGraph::PlannedGraph(const TrainingArrays& given) : arrays(given) {
+GraphWithClones::GraphWithClones(const TrainingArrays& given) : arrays(given) {
   const auto& a = arrays;
   entry_begin_.assign(a.entry_begin, a.entry_begin + a.nodes + 1);
   input_begin_.assign(a.input_begin, a.input_begin + a.nodes + 1);
@@ -112,7 +112,7 @@ PlannedGraph::PlannedGraph(const TrainingArrays& given) : arrays(given) {
     for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) entry_node_[e] = node;
 }
 
-void PlannedGraph::forget_clones() {
+void GraphWithClones::forget_clones() {
   const auto& a = arrays;
   entry_begin_.resize(a.nodes + 1);
   entry_node_.resize(a.entries);
@@ -126,7 +126,7 @@ void PlannedGraph::forget_clones() {
   clone_entry_origin_.clear();
 }
 
-void PlannedGraph::apply(const std::uint8_t* recompute, const SplitArrays& splits) {
+void GraphWithClones::apply(const std::uint8_t* recompute, const SplitArrays& splits) {
   const auto& a = arrays;
   forget_clones();
   recompute_ = recompute;

@@ -45,9 +45,9 @@ struct SplitArrays {
 };
 
 // What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones, and so are entries >= arrays.entries.
-class PlannedGraph {
+class GraphWithClones {
  public:
-  explicit PlannedGraph(const TrainingArrays& given);
+  explicit GraphWithClones(const TrainingArrays& given);
 
   // recompute[e] = 1: backward nodes read entry e from a clone, the same one unless there are splits: then readers before
   // the first position read the original, those between the first and the second a clone, and so on. Rebuilds `order`

@@ -15,7 +15,7 @@ namespace {
 
 struct Planner {
   explicit Planner(const echo::TrainingArrays& arrays) : graph(arrays), storage(graph) {}
-  echo::PlannedGraph graph;
+  echo::GraphWithClones graph;
   echo::StoragePlanner storage;
 };
 
@@ -38,7 +38,7 @@ struct Clones {
 
 // The seconds of all clones and the bytes that they keep; executed[nodes], where given, receives how many there are of
 // each node, 255 at most.
-Clones count_clones(const echo::PlannedGraph& graph, std::uint8_t* executed) {
+Clones count_clones(const echo::GraphWithClones& graph, std::uint8_t* executed) {
   Clones found;
   for (const std::int32_t node : graph.order) {
     if (!graph.is_clone(node)) continue;

@@ -5,7 +5,7 @@
 
 namespace echo {
 
-StoragePlanner::StoragePlanner(const PlannedGraph& graph) : graph_(graph) {
+StoragePlanner::StoragePlanner(const GraphWithClones& graph) : graph_(graph) {
   const auto& a = graph.arrays;
   sizes_.assign(a.elements, a.elements + a.entries);
   for (std::int64_t& size : sizes_) size *= 4;

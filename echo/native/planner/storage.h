@@ -24,9 +24,9 @@ class StoragePlanner {
  public:
   static constexpr std::int64_t kAssigned = -1, kPeak = -2;
 
-  explicit StoragePlanner(const PlannedGraph& graph);
+  explicit StoragePlanner(const GraphWithClones& graph);
   std::int64_t plan(std::int64_t match_range, std::int64_t limit);
-  void count_references();  // once after each PlannedGraph::apply
+  void count_references();  // once after each GraphWithClones::apply
   // Of the last plan: the chunk of each entry (negative: not the planner's), and the input whose chunk it took over or -1.
   std::int32_t chunk_of(std::int32_t entry) const;
   const std::vector<std::int32_t>& inplace() const { return inplace_; }
@@ -58,7 +58,7 @@ class StoragePlanner {
   std::int64_t pooled();
   std::int64_t assigned(std::int64_t limit);
 
-  const PlannedGraph& graph_;
+  const GraphWithClones& graph_;
   std::vector<std::int64_t> sizes_;  // the bytes that entries have, from small to large
   std::vector<Kind> kinds_;  // of the user's entries
   std::vector<std::int32_t> unplanned_;  // storage_ before anything is planned
