@@ -260,7 +260,7 @@ def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> d
 
 
 def moved(
-    training: TrainingGraph, device: str, recompute: Iterable[Entry], splits: RecomputeSchedule
+    training: TrainingGraph, device: str, recompute: Iterable[Entry], schedule: RecomputeSchedule
 ) -> frozenset[int]:
     """The nodes that must not be recomputed, so that all nodes work in place as they do in the user's graph.
 
@@ -271,7 +271,7 @@ def moved(
     stock_sensitive = _Sensitive(training, device)
     if not any(number in stock_sensitive for number, _ in training.operators()):
         return frozenset()
-    planned = with_clones(training, recompute, splits)
+    planned = with_clones(training, recompute, schedule)
     original = {node.user: number for number, node in training.operators() if node.forward and node.user is not None}
     storage = blocks(planned)
     readers: dict[Entry, list[int]] = defaultdict(list)

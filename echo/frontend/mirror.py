@@ -81,7 +81,7 @@ class MirrorEvaluator:
         self._node_of = np.repeat(np.arange(len(training.nodes)), np.diff(starts))
         self.effort = _BINDS * len(training.nodes)
 
-    def executed(self, recompute: RecomputeMask, splits: RecomputeSchedule | None = None) -> RecomputeMask:
+    def executed(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None = None) -> RecomputeMask:
         """``executed[i] = 1`` for the forward nodes that are recomputed, once each whatever the splits."""
         executed = np.zeros(len(self._seconds), np.uint8)
         executed[self._node_of[recompute.nonzero()[0]]] = 1
@@ -92,7 +92,7 @@ class MirrorEvaluator:
         recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
-        splits: RecomputeSchedule | None = None,
+        schedule: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """The totals of MXNet's planner, rounded up to megabytes; a limit changes nothing, nor do splits."""
         executed = self.executed(recompute)

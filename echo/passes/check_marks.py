@@ -191,10 +191,10 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
     backward = _backward(training)
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
     recompute = [Entry(number, output) for number, mark in again.items() for output in outputs_of(mark)]
-    splits = {
+    schedule = {
         number: tuple(backward[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)
     }
-    refused = sorted(moved(training, device, recompute, splits))
+    refused = sorted(moved(training, device, recompute, schedule))
     if refused:
         raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator next to it would "
                          "not work in place as it does in the user's graph, which may change last bits")  # fmt: skip

@@ -69,7 +69,7 @@ def _deepened(request: Request, stages: Stages, best: Variant) -> Variant:
     deeper = best
     with request.fallback_scope("compute-heavy operators that run twice"):
         inner, *values = planned.analysis
-        deeper = replace(best, planned=best_plan(replace(inner, light=planned.splits), stages.pipeline, values))
+        deeper = replace(best, planned=best_plan(replace(inner, light=planned.schedule), stages.pipeline, values))
     saves = deeper.plan.after.total < best.plan.after.total and not deeper.is_over_time(request)
     return deeper.deeper_than(best) if saves else best
 
@@ -247,8 +247,8 @@ def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
     costs: CostModel = values[CostModel]
-    splits = {} if result.changes_nothing else selection.splits
+    schedule = {} if result.changes_nothing else selection.schedule
     analysis = Analysis(request, values[TrainingGraph], values[Candidates], values[Segments], costs)
     return PlanResult(
-        result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, splits, analysis
+        result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, schedule, analysis
     )

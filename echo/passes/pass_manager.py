@@ -296,7 +296,7 @@ def _(selection: Selection, before: Mapping[type, Any]) -> None:
     _expect(candidates.must_recompute <= selection.recompute, "what the user insists on to be recomputed")
     _expect(set(selection.runs) <= {entry.node for entry in offered}, "only candidates to be recomputed")
     _expect(all(times > 0 for times in selection.runs.values()), "recomputed nodes to run once or more")
-    with_clones(training, selection.recompute, selection.splits)  # every reader finds what it reads, before it
+    with_clones(training, selection.recompute, selection.schedule)  # every reader finds what it reads, before it
 
 
 @check.register(Rewritten)

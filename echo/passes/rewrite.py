@@ -66,7 +66,7 @@ class Rewrite:
             if user is not None and entry.node in selection.runs:
                 outputs.setdefault(user, []).append(entry.index)
                 splits[user] = [
-                    ranks[position] for position in selection.splits.get(entry.node, ()) if position in ranks
+                    ranks[position] for position in selection.schedule.get(entry.node, ()) if position in ranks
                 ]
         for duplicate, number in common_subexpressions(request.graph, training).items():
             if number in outputs:  # with unequal marks, MXNet would not merge the two any more
@@ -214,7 +214,7 @@ class Explain:
         framework = request.framework
         chosen = selection.recompute if confirmed.accepted else frozenset()
         explain = _Reasons(request, training, candidates, costs, chosen, selection.runs)
-        after = with_clones(training, chosen, selection.splits) if request.details else training
+        after = with_clones(training, chosen, selection.schedule) if request.details else training
         match_range = rewritten.match_range if confirmed.accepted else None
         seconds = selection.seconds if confirmed.accepted else 0.0
         return Plan(

@@ -40,7 +40,7 @@ class PlanResult(NamedTuple):
     """What planning a graph gives: the plan, the graph to bind, and the warm start for equal models.
 
     The graph is the original one if nothing is gained; ``base`` is that with the plan's fused operators, without marks.
-    ``timed``: seconds are measured. Without the search, planning took ``other_seconds``. ``splits`` is the schedule,
+    ``timed``: seconds are measured. Without the search, planning took ``other_seconds``. ``schedule`` is the schedule,
     empty if nothing is recomputed. ``analysis`` is there until the plan is finished.
     """
 
@@ -50,7 +50,7 @@ class PlanResult(NamedTuple):
     warm_start: WarmStart | None
     timed: bool = False
     other_seconds: float = 0.0
-    splits: RecomputeSchedule = {}  # noqa: RUF012 - nothing writes to it
+    schedule: RecomputeSchedule = {}  # noqa: RUF012 - nothing writes to it
     analysis: Analysis | None = None
 
 

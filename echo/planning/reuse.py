@@ -219,8 +219,8 @@ def warm_start_of(base: Graph, plan: Plan, options: Options, framework: Framewor
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
     offered = {**candidates.light, **candidates.heavy}
     # a copy that is read by the whole backward pass begins at its first node
-    splits = {number: tuple(backward[at] for at in splits_of(mark) or (0,)) for number, mark in again.items()}
-    return WarmStart.of(training, offered, again.keys(), splits)
+    schedule = {number: tuple(backward[at] for at in splits_of(mark) or (0,)) for number, mark in again.items()}
+    return WarmStart.of(training, offered, again.keys(), schedule)
 
 
 # The plan of a model for other shapes than its own: the same marks, checked again, without a search.

@@ -109,7 +109,7 @@ class WhatIf:
         return choice
 
     @cached_property
-    def _splits(self) -> RecomputeSchedule:
+    def _schedule(self) -> RecomputeSchedule:
         """The backward nodes at which copies of marked nodes begin, where one copy does not serve all readers."""
         backward = [number for number, node in self._training.operators() if not node.forward]
         return {
@@ -124,4 +124,4 @@ class WhatIf:
 
     def _evaluate(self, choice: RecomputeMask) -> Evaluation:
         match_range = self.request.framework.match_range if self.plan.match_range is None else self.plan.match_range
-        return self._evaluator.evaluate(choice, (match_range,), None, self._splits)
+        return self._evaluator.evaluate(choice, (match_range,), None, self._schedule)

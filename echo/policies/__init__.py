@@ -54,10 +54,10 @@ class UserPolicy:
         Raises:
             OptionError: it is no schedule of this problem; the message names the node.
         """
-        splits: Any = self.function(problem)
-        if not isinstance(splits, Mapping):
-            raise OptionError(f"policy {self.name}: expected a mapping from nodes to positions, got {splits!r}")
-        return dict(self._checked(problem, number, positions) for number, positions in splits.items())
+        schedule: Any = self.function(problem)
+        if not isinstance(schedule, Mapping):
+            raise OptionError(f"policy {self.name}: expected a mapping from nodes to positions, got {schedule!r}")
+        return dict(self._checked(problem, number, positions) for number, positions in schedule.items())
 
     def _checked(self, problem: Problem, number: Any, positions: Any) -> tuple[int, tuple[int, ...]]:
         if not isinstance(number, numbers.Integral) or number not in problem.candidates:

@@ -160,7 +160,7 @@ _SIMULATIONS = 500_000  # of the whole graph, that a search may take: a few seco
 class Solved(NamedTuple):
     """A schedule, its exact value, and whether heavy operators were offered."""
 
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
     value: Evaluation
     heavy: bool
 
@@ -230,8 +230,8 @@ def solve_graph(
     """
 
     def solve(problem: Problem) -> Solved:
-        splits, _ = run_with_deadline(policy, problem)
-        return Solved(splits, problem.value(splits), problem.candidates is not light.candidates)
+        schedule, _ = run_with_deadline(policy, problem)
+        return Solved(schedule, problem.value(schedule), problem.candidates is not light.candidates)
 
     light = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=False, deadline=deadline)
     if max_bytes is None:

@@ -36,7 +36,7 @@ class Mincut:
             return best
         if problem.max_bytes is None and problem.value(best).seconds <= (problem.max_seconds or 0.0):
             return best
-        ranked = min([best, {}], key=lambda splits: problem.rank(problem.value(splits)))
+        ranked = min([best, {}], key=lambda schedule: problem.rank(problem.value(schedule)))
         return self._bisect(problem, ranked)
 
     def _bisect(self, problem: Problem, best: RecomputeSchedule) -> RecomputeSchedule:
@@ -44,10 +44,10 @@ class Mincut:
         low, high = middle / _RANGE, middle * _RANGE
         for _ in range(_PRICES):
             price = (low * high) ** 0.5
-            splits = problem.splits(least_stash(problem, price))
-            value = problem.value(splits)
+            schedule = problem.splits(least_stash(problem, price))
+            value = problem.value(schedule)
             if problem.rank(value) < problem.rank(problem.value(best)):
-                best = splits
+                best = schedule
             if problem.max_bytes is not None:  # the aim is the highest price at which the cut still fits
                 dear = value.bytes > problem.max_bytes
             else:  # the aim is the lowest price at which the cut is fast enough

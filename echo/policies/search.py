@@ -61,7 +61,7 @@ class Search:
         climbed = problem.chosen(HillClimb(problem).run())
         if not can_fit(problem) or (problem.max_bytes is None and len(problem.training.nodes) > _LARGE):
             return climbed
-        return min(climbed, _fit_from(problem, climbed), key=lambda splits: problem.rank(problem.value(splits)))
+        return min(climbed, _fit_from(problem, climbed), key=lambda schedule: problem.rank(problem.value(schedule)))
 
 
 def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule | None:
@@ -71,7 +71,7 @@ def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule 
     on the convolutional networks of the benchmarks than a search does, the other graph's schedule none.
     """
     starts = []
-    same = warm_start.schedule(problem.training, problem.candidates)
+    same = warm_start.schedule_for(problem.training, problem.candidates)
     if same is not None:
         if problem.effort and not problem.keeps(problem.value(same)):
             return None
@@ -79,7 +79,7 @@ def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule 
     climbed = HillClimb(problem).run_from(warm_start)
     if climbed is not None:
         starts.append(problem.chosen(climbed))
-    return min(starts, key=lambda splits: problem.rank(problem.value(splits)), default=None)
+    return min(starts, key=lambda schedule: problem.rank(problem.value(schedule)), default=None)
 
 
 def _fit_from(problem: Problem, climbed: RecomputeSchedule) -> RecomputeSchedule:
@@ -157,14 +157,14 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
     best = _Deepest(problem, {node: positions for node, positions in light.items() if node in problem.candidates})
     if not can_fit(problem):
         best.consider(problem.chosen(HillClimb(problem).run()))
-        return best.splits
+        return best.schedule
     nodes = len(problem.training.nodes)
     is_large = nodes > _LARGE
     tries = max(1, min(_MOST_OF_LARGE, _NODES_OF_BUDGETS // nodes)) if is_large else _BUDGETS
     try:
         search = KeepSearch(problem, is_large)
     except NativeError:
-        return best.splits
+        return best.schedule
     high = best.value.bytes
     low = int(_LOWEST_OF_LARGE * high) if is_large else 0
     for _ in range(tries):
@@ -177,19 +177,19 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
         else:
             low = max(budget, min(value.bytes, high) - 1) if in_time else budget
     if not is_large:
-        best.consider(RuinRecreate((best.splits,), _SHARE_OF_DEEPENED).choose(problem))
-    return best.splits
+        best.consider(RuinRecreate((best.schedule,), _SHARE_OF_DEEPENED).choose(problem))
+    return best.schedule
 
 
 class _Deepest:
     """The schedule of the least cost so far; the first one is the light one."""
 
     def __init__(self, problem: Problem, light: RecomputeSchedule) -> None:
-        self._problem, self.splits = problem, light
+        self._problem, self.schedule = problem, light
         self.value = problem.value(light)
 
-    def consider(self, splits: RecomputeSchedule) -> Evaluation:
-        value = self._problem.value(splits)
+    def consider(self, schedule: RecomputeSchedule) -> Evaluation:
+        value = self._problem.value(schedule)
         if self._problem.is_deeper(value, self.value):
-            self.splits, self.value = splits, value
+            self.schedule, self.value = schedule, value
         return value

@@ -50,8 +50,8 @@ def test_example_of_the_guide_prints_what_the_guide_shows(
 
 def solved(graph: DataGraph, nodes: list[int]) -> Solved:
     problem = problem_of_graph(*graph)
-    splits = problem.splits(nodes)
-    return Solved(splits, problem.value(splits), True)
+    schedule = problem.splits(nodes)
+    return Solved(schedule, problem.value(schedule), True)
 
 
 def test_four_lines_with_the_numbers_of_the_schedule() -> None:

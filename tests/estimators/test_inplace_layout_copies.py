@@ -167,9 +167,9 @@ def test_all_planners_count_what_copies_keep() -> None:
     shaped = replace(training, runner=Runner.SHAPED)
     fast, slow = (planner(shaped, seconds) for planner in (StoragePlanner, ReferencePlanner))
     assert fast.evaluate(choice, ranges).totals == slow.evaluate(choice, ranges).totals
-    splits = {number: (len(training.nodes) // 2,) for number in clip}
+    schedule = {number: (len(training.nodes) // 2,) for number in clip}
     for measure in (LIVE, CHUNKS):
         own, less = (Scheduler(graph, seconds, measure) for graph in (training, without))
-        steps = own.steps(splits)
+        steps = own.steps(schedule)
         again = sum(training.nodes[step.node].layout_copy_bytes for step in steps if step.node != step.position)
-        assert own.simulate(splits).bytes - less.simulate(splits).bytes == again > 0
+        assert own.simulate(schedule).bytes - less.simulate(schedule).bytes == again > 0

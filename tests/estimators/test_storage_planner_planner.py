@@ -64,14 +64,14 @@ def test_splits_need_what_mxnet_plans(name: str) -> None:
     fast, slow = planners(case)
     for seed in range(2):
         entries = case.draw(seed, 0.7)
-        choice, splits = choice_of(case.training, entries), case.draw_splits(seed, entries)
-        found, expected = (planner.evaluate(choice, MATCH_RANGES, None, splits) for planner in (fast, slow))
+        choice, schedule = choice_of(case.training, entries), case.draw_schedule(seed, entries)
+        found, expected = (planner.evaluate(choice, MATCH_RANGES, None, schedule) for planner in (fast, slow))
         assert found.totals == expected.totals
         assert found.totals == tuple(
-            case.mxnet_memory_plan(case.rewritten(entries, splits=splits), r) for r in MATCH_RANGES
+            case.mxnet_memory_plan(case.rewritten(entries, schedule=schedule), r) for r in MATCH_RANGES
         )
         assert found.seconds == pytest.approx(expected.seconds, rel=1e-12, abs=0)
-        np.testing.assert_array_equal(fast.executed(choice, splits), slow.executed(choice, splits))
+        np.testing.assert_array_equal(fast.executed(choice, schedule), slow.executed(choice, schedule))
 
 
 def test_a_choice_changes_the_totals() -> None:

@@ -178,7 +178,7 @@ def test_smaller_plan_within_the_bound_is_taken(
     def variant(total: int, part: float) -> Variant:
         """A plan whose recomputation takes this part of a step."""
         plan = SimpleNamespace(after=SimpleNamespace(total=total), step_seconds=1.0, overhead_seconds=part)
-        planned: Any = SimpleNamespace(plan=plan, timed=True, splits={}, analysis=(request,))
+        planned: Any = SimpleNamespace(plan=plan, timed=True, schedule={}, analysis=(request,))
         return Variant(Fused(case.graph), None, planned)
 
     light, deeper = variant(100, 0.1), variant(total, part)

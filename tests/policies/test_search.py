@@ -255,11 +255,11 @@ def test_effort_bounds_the_work(name: str) -> None:
             choice: RecomputeMask,
             match_ranges: tuple[int, ...],
             limit: int | None = None,
-            splits: RecomputeSchedule | None = None,
+            schedule: RecomputeSchedule | None = None,
         ) -> Evaluation:
             nonlocal calls
             calls += len(match_ranges)
-            return evaluate(choice, match_ranges, limit, splits)
+            return evaluate(choice, match_ranges, limit, schedule)
 
     Search().choose(replace(problem, evaluator=Counting()))
     assert calls <= 500_000 // len(problem.training.nodes) + 100

@@ -34,8 +34,8 @@ class DropFinder {
   std::int32_t costliest(const Drop& drop) const;
   void bundle();
   double freed(std::int32_t node, std::int32_t first_instance, std::int32_t step) const;
-  bool expand(std::int32_t node, std::int32_t slot, std::int32_t step, double price, Drop* drop);
-  double plan_input(std::int32_t entry, std::int32_t slot, std::int32_t step, double price, int depth);
+  bool expand(std::int32_t node, std::int32_t position, std::int32_t step, double price, Drop* drop);
+  double plan_input(std::int32_t entry, std::int32_t position, std::int32_t step, double price, int depth);
   void sum_over(const std::vector<std::int64_t>& limits);
   // What an entry that is alive from one step till before another takes above the limits.
   double over(std::int32_t entry, std::int32_t from, std::int32_t to) const {
@@ -45,13 +45,13 @@ class DropFinder {
   }
   double kept(std::int32_t node) const { return above_ * static_cast<double>(s_.arrays.kept[node]); }
   double cost(std::int32_t node, double price) const { return price * s_.arrays.seconds[node] + kept(node); }
-  void add_inputs(std::int32_t slot, std::int32_t step, double price, Drop* drop);
+  void add_inputs(std::int32_t position, std::int32_t step, double price, Drop* drop);
 
   const Schedule& s_;
   const std::vector<std::uint8_t> candidate_;
   double above_ = 0;
   std::vector<std::vector<double>> over_;  // by level: up to each step
-  std::vector<std::int32_t> use_begin_, uses_, step_of_slot_;
+  std::vector<std::int32_t> use_begin_, uses_, step_of_position_;
   std::vector<double> kept_price_;
   std::vector<std::int32_t> seen_;
   std::int32_t stamp_ = 0;

@@ -37,11 +37,11 @@ struct TrainingArrays {
   const double* seconds;  // [nodes] time to run a forward node once more
 };
 
-// Positions in the order of the nodes from which on backward nodes read another copy of a forward node: `slot[i]` is one
+// Positions in the order of the nodes from which on backward nodes read another copy of a forward node: `position[i]` is one
 // of node `node[i]`. Sorted by node, then position.
 struct SplitArrays {
   std::int32_t count = 0;
-  const std::int32_t *node = nullptr, *slot = nullptr;
+  const std::int32_t *node = nullptr, *position = nullptr;
 };
 
 // What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones, and so are entries >= arrays.entries.
@@ -85,13 +85,13 @@ class GraphWithClones {
   std::vector<std::int32_t> order;  // execution order: depth-first from the outputs, as NNVM does it
 
  private:
-  std::int32_t* copy_at(std::int32_t node, std::int32_t slot);
-  void want(std::int32_t entry, std::int32_t slot);
-  void add_clone(std::int32_t node, std::int32_t slot, std::int32_t before);
+  std::int32_t* copy_at(std::int32_t node, std::int32_t position);
+  void want(std::int32_t entry, std::int32_t position);
+  void add_clone(std::int32_t node, std::int32_t position, std::int32_t before);
   void forget_clones();
-  void redirect(std::int32_t slot);
+  void redirect(std::int32_t position);
   void sort();
-  std::int32_t redirected(std::int32_t entry, std::int32_t slot);
+  std::int32_t redirected(std::int32_t entry, std::int32_t position);
 
   std::vector<std::int32_t> entry_begin_, entry_node_, input_begin_, input_entry_, dep_begin_, dep_node_;
   const std::uint8_t* recompute_ = nullptr;

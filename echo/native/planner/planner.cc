@@ -74,17 +74,17 @@ ECHO_EXPORT std::int32_t echo_planner_blocks(Planner* planner, std::int32_t* chu
 }
 
 // Plans the storage of the graph in which the entries marked in recompute[entries] are recomputed, in several copies where
-// the `splits` pairs of split_node and split_slot say so (SplitArrays).
+// the `splits` pairs of split_node and split_position say so (SplitArrays).
 // totals[i] receives the planned bytes under match_ranges[i], with what clones keep alongside. With limit >= 0 only totals up to the limit matter, and of
 // those the smallest: what exceeds it, or an earlier total, may be any number above it. executed[nodes], where given,
 // counts how often every forward node runs again, up to 255. Returns the seconds of all those second runs; NaN where it
 // failed.
 ECHO_EXPORT double echo_planner_evaluate(Planner* planner, const std::uint8_t* recompute, std::int32_t splits,
-                                         const std::int32_t* split_node, const std::int32_t* split_slot,
+                                         const std::int32_t* split_node, const std::int32_t* split_position,
                                          const std::int64_t* match_ranges, std::int32_t ranges, std::int64_t limit,
                                          std::int64_t* totals, std::uint8_t* executed) {
   return echo::guarded(std::nan(""), [&] {
-    planner->graph.apply(recompute, {splits, split_node, split_slot});
+    planner->graph.apply(recompute, {splits, split_node, split_position});
     const Clones clones = count_clones(planner->graph, executed);
     planner->storage.count_references();
     std::int64_t bound = limit < 0 ? INT64_MAX : std::max<std::int64_t>(0, limit - clones.kept);

@@ -70,10 +70,10 @@ class _Attempts:
         self.best: RecomputeSchedule = {}
         self.best_value = problem.value(self.best)
 
-    def consider(self, splits: RecomputeSchedule) -> Evaluation:
-        value = self.problem.value(splits)
+    def consider(self, schedule: RecomputeSchedule) -> Evaluation:
+        value = self.problem.value(schedule)
         if self.problem.cost(value) < self.problem.cost(self.best_value):
-            self.best, self.best_value = splits, value
+            self.best, self.best_value = schedule, value
         return value
 
     def within(self, budget: int, start: RecomputeSchedule) -> None:
@@ -82,8 +82,8 @@ class _Attempts:
         aim, fits, beyond = int(budget * min(1.0, counted / max(needed, 1))) if start else budget, 0, budget + 1
         for tried in range(_AIMS):
             self.problem.progress(f"schedules of {size_text(aim)}")
-            splits, replayed = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
-            value = self.consider(splits)
+            schedule, replayed = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
+            value = self.consider(schedule)
             if replayed.bytes > aim or (value.bytes <= budget and not tried):
                 break
             if value.bytes <= budget:
@@ -104,8 +104,8 @@ class _Attempts:
 
         with ThreadPoolExecutor(len(schedulers)) as threads:
             schedules = list(threads.map(search, schedulers, starts))
-        for splits in schedules:
-            self.consider(splits)
+        for schedule in schedules:
+            self.consider(schedule)
 
 
 def scheduler_of(problem: Problem) -> Scheduler:
@@ -178,7 +178,7 @@ class _Kept:
     """A schedule ``start`` that drops everything, and the schedule and value after values were kept."""
 
     start: RecomputeSchedule
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
     value: Replayed
 
     def rank(self, budget: int) -> tuple[int, float]:
@@ -214,14 +214,14 @@ class KeepSearch:
     def run(self, budget: int) -> RecomputeSchedule:
         """The best schedule, whose exact bytes fit: these exceed the scheduler's count, so it aims below the budget."""
         best = self._best(budget)
-        aim, splits = budget, best.splits
+        aim, schedule = budget, best.schedule
         for _ in range(_AIMS):
-            splits = self._scheduler.keep(best.start, aim, _ALL_PASSES)[0]
-            needed = self._problem.value(splits).bytes
+            schedule = self._scheduler.keep(best.start, aim, _ALL_PASSES)[0]
+            needed = self._problem.value(schedule).bytes
             if needed <= budget or best.value.bytes > budget:
                 break
             aim = int(_LOWER * aim * budget / needed)
-        return splits
+        return schedule
 
     def _best(self, budget: int) -> _Kept:
         """The best of the shapes around the longest segments that fit."""
@@ -270,12 +270,12 @@ class KeepSearch:
         return _FIRST._replace(equal=equal)
 
     def _kept(self, start: RecomputeSchedule, budget: int) -> _Kept:
-        splits, value = self._scheduler.keep(start, budget, _PASSES)
-        return _Kept(start, splits, value)
+        schedule, value = self._scheduler.keep(start, budget, _PASSES)
+        return _Kept(start, schedule, value)
 
     def _dropped(self, shape: _Segmentation) -> RecomputeSchedule:
         """Returns the schedule of a shape: nodes are recomputed before the first gradient of their segment."""
-        segments = self._cutter.splits(shape.shares, 1)
+        segments = self._cutter.schedule(shape.shares, 1)
         if not shape.late:
             return segments
         first = dict(zip(self._cutter.nodes, self._cutter.first_backward))
