@@ -25,13 +25,13 @@ from echo.native import planner_library
 
 class _Arrays(ctypes.Structure):
     _fields_ = (
-        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs", "runner", "late")]
+        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs", "runner", "reuse_delay")]
         + [
             (name, ctypes.c_void_p)
             for name in (
-                "entry_begin", "input_begin", "input_entry", "input_ignored", "dep_begin", "dep_node",
+                "entry_begin", "input_begin", "input_entry", "input_shape_only", "dep_begin", "dep_node",
                 "inplace_begin", "inplace", "variable", "forward", "masked", "elements", "dtype", "dtype_size",
-                "external", "untouched", "handed_out", "output_entry", "kept", "seconds",
+                "external", "untouched", "handed_out", "output_entry", "layout_copy_bytes", "seconds",
             )
         ]
     )  # fmt: skip
@@ -70,7 +70,7 @@ class StoragePlanner:
             self.entries,
             len(training.outputs),
             tuple(Runner).index(training.runner),
-            training.pool.late if training.pool else 0,
+            training.pool.reuse_delay if training.pool else 0,
             **{name: buffer.ctypes.data for name, buffer in self._buffers.items()},
         )
         self._library = library

@@ -128,7 +128,7 @@ def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> 
         inputs=tuple(map(entry, value["inputs"])),
         control_deps=tuple(value["control_deps"]),
         inplace=tuple([(i, o, bool(same)) for i, o, same in value.get("inplace", ())]),
-        shape_only=_numbers(value.get("ignored", ())),
+        shape_only=_numbers(value.get("shape_only", ())),
         external=_numbers([index for index, storage in enumerate(value["storage"]) if storage < -1]),
         untouched=_numbers(value.get("untouched", ())),
         random=bool(value.get("random", False)),

@@ -196,7 +196,7 @@ _COARSE, _CUTOFF = "MXNET_GPU_MEM_LARGE_ALLOC_ROUND_SIZE", "MXNET_GPU_MEM_POOL_R
 
 # MXNet's threads free an array a moment after its last reader has run. With so many nodes between, the fake device sees
 # 0.9 to 1.1 of what is planned of ResNet-18 v2, MobileNet v2, LSTM cells and a perceptron; with none, 0.8 to 0.95.
-_LATE = 3
+_REUSE_DELAY = 3
 
 
 def pool(device: str, runner: Runner) -> MemoryPool | None:
@@ -205,11 +205,11 @@ def pool(device: str, runner: Runner) -> MemoryPool | None:
     if device != "gpu" or runner != Runner.DYNAMIC or kind == "Unpooled":
         return None
     page = max(_number(_PAGE, 4096), 1)
-    late = 0 if os.environ.get(_ENGINE) == "NaiveEngine" else _LATE
+    delay = 0 if os.environ.get(_ENGINE) == "NaiveEngine" else _REUSE_DELAY
     if kind == "Round":
-        return MemoryPool(page, 1 << min(max(_number(_CUTOFF, 24), 0), 62), powers=True, late=late)
+        return MemoryPool(page, 1 << min(max(_number(_CUTOFF, 24), 0), 62), powers=True, reuse_delay=delay)
     coarse = _number(_COARSE, 2 << 20)  # a negative one is larger than any array, to MXNet
-    return MemoryPool(page, coarse if coarse > 0 else 1 << 62, powers=False, late=late)
+    return MemoryPool(page, coarse if coarse > 0 else 1 << 62, powers=False, reuse_delay=delay)
 
 
 def pool_settings(device: str, runner: Runner) -> dict[str, str]:

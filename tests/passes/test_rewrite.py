@@ -160,8 +160,8 @@ def test_no_gain_is_refused(more: int) -> None:
 
 def test_a_small_gain_is_refused_where_frees_come_late() -> None:
     case = model_case("nmt")
-    late = MemoryPool(4096, 2 << 20, powers=False, late=3)
-    for pool, least in ((None, 0.0), (replace(late, late=0), 0.0), (late, RULES.late_gain)):
+    late = MemoryPool(4096, 2 << 20, powers=False, reuse_delay=3)
+    for pool, least in ((None, 0.0), (replace(late, reuse_delay=0), 0.0), (late, RULES.late_gain)):
         training = replace(case.training, runner=Runner.DYNAMIC, pool=pool)
         pooled = replace(case, training=training)
         for part in (0.99, 0.95, 0.5):

@@ -72,14 +72,14 @@ double DropFinder::plan_input(std::int32_t entry, std::int32_t position, std::in
   if (!candidate_[node] || !s_.again(entry) || keep == 0 || depth == 0 ||
       (instance >= 0 && s_.made_at(instance) >= step))
     return keep;
-  if (seen_[node] == stamp_) return kept_price_[node];
+  if (seen_[node] == stamp_) return input_price_[node];
   seen_[node] = stamp_;
-  kept_price_[node] = 0;
+  input_price_[node] = 0;
   double again = cost(node, price);
   for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1] && again < keep; ++i)
-    if (!a.input_ignored[i]) again += plan_input(a.input_entry[i], position, step, price, depth - 1);
-  kept_price_[node] = std::min(keep, again);
-  return kept_price_[node];
+    if (!a.input_shape_only[i]) again += plan_input(a.input_entry[i], position, step, price, depth - 1);
+  input_price_[node] = std::min(keep, again);
+  return input_price_[node];
 }
 
 void DropFinder::add_inputs(std::int32_t position, std::int32_t step, double price, Drop* drop) {
@@ -87,7 +87,7 @@ void DropFinder::add_inputs(std::int32_t position, std::int32_t step, double pri
   for (std::size_t done = drop->splits.size() - 1; done < drop->splits.size(); ++done) {
     const std::int32_t reader = drop->splits[done].first;
     for (std::int32_t i = a.input_begin[reader]; i < a.input_begin[reader + 1]; ++i) {
-      if (a.input_ignored[i]) continue;
+      if (a.input_shape_only[i]) continue;
       const std::int32_t entry = a.input_entry[i], input = s_.node_of[entry];
       if (a.variable[input]) continue;
       const std::int32_t instance = s_.found_at(entry, position);
@@ -102,12 +102,12 @@ void DropFinder::add_inputs(std::int32_t position, std::int32_t step, double pri
         ++stamp_;
         again = cost(input, price);
         for (std::int32_t j = a.input_begin[input]; j < a.input_begin[input + 1] && again < keep; ++j)
-          if (!a.input_ignored[j]) again += plan_input(a.input_entry[j], position, step, price, kDeepest);
+          if (!a.input_shape_only[j]) again += plan_input(a.input_entry[j], position, step, price, kDeepest);
       }
       if (again < keep) {
         drop->splits.emplace_back(input, position);
         drop->seconds += a.seconds[input];
-        drop->gain -= kept(input);
+        drop->gain -= layout_copy_cost(input);
       } else {
         drop->gain -= keep;
       }
@@ -118,7 +118,7 @@ void DropFinder::add_inputs(std::int32_t position, std::int32_t step, double pri
 bool DropFinder::expand(std::int32_t node, std::int32_t position, std::int32_t step, double price, Drop* drop) {
   drop->splits.assign(1, {node, position});
   drop->seconds = s_.arrays.seconds[node];
-  drop->gain -= kept(node);
+  drop->gain -= layout_copy_cost(node);
   add_inputs(position, step, price, drop);
   return drop->gain > 0;
 }
@@ -131,7 +131,7 @@ std::int32_t DropFinder::costliest(const Drop& drop) const {
   return drop.splits.size() > 1 && s_.arrays.seconds[found] > kGreaterPart * drop.seconds ? found : -1;
 }
 
-// DropFinder that need the same costly node are worth more together: the gates of a cell, of which none alone would be worth
+// Drops that need the same costly node are worth more together: the gates of a cell, of which none alone would be worth
 // the products that they come from.
 void DropFinder::bundle() {
   std::vector<std::pair<std::int32_t, std::size_t>> by_node;
@@ -168,7 +168,7 @@ const std::vector<Drop>& DropFinder::find(const std::vector<std::int64_t>& limit
   found_.clear();
   index_uses();
   seen_.resize(a.nodes, -1);
-  kept_price_.resize(a.nodes);
+  input_price_.resize(a.nodes);
   sum_over(limits);
   for (std::int32_t instance = 0; instance < s_.instances(); ++instance) {
     const std::int32_t entry = s_.entry_of(instance), node = s_.node_of[entry];

@@ -43,8 +43,12 @@ class DropFinder {
     const auto& sum = over_[s_.level_of(entry)];
     return static_cast<double>(s_.amount(entry)) * (sum[to] - sum[from]);
   }
-  double kept(std::int32_t node) const { return above_ * static_cast<double>(s_.arrays.kept[node]); }
-  double cost(std::int32_t node, double price) const { return price * s_.arrays.seconds[node] + kept(node); }
+  double layout_copy_cost(std::int32_t node) const {
+    return above_ * static_cast<double>(s_.arrays.layout_copy_bytes[node]);
+  }
+  double cost(std::int32_t node, double price) const {
+    return price * s_.arrays.seconds[node] + layout_copy_cost(node);
+  }
   void add_inputs(std::int32_t position, std::int32_t step, double price, Drop* drop);
 
   const Schedule& s_;
@@ -52,7 +56,7 @@ class DropFinder {
   double above_ = 0;
   std::vector<std::vector<double>> over_;  // by level: up to each step
   std::vector<std::int32_t> use_begin_, uses_, step_of_position_;
-  std::vector<double> kept_price_;
+  std::vector<double> input_price_;
   std::vector<std::int32_t> seen_;
   std::int32_t stamp_ = 0;
   std::vector<Drop> found_;

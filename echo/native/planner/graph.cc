@@ -50,14 +50,14 @@ void GraphWithClones::add_clone(std::int32_t node, std::int32_t position, std::i
   *copy_at(node, position) = clone;
 }
 
-// The backward node `position` reads clones, which are made for it if nothing read them before. They run in the order of the
-// forward pass: depth-first, from input to input, more would be alive at once.
+// The backward node `position` reads clones, which are made for it if nothing read them before. They run in the order
+// of the forward pass: depth-first, from input to input, more would be alive at once.
 void GraphWithClones::redirect(std::int32_t position) {
   const auto& a = arrays;
   const std::int32_t first = a.input_begin[position], last = a.input_begin[position + 1];
   wanted_.clear();
   for (std::int32_t i = first; i < last; ++i)
-    if (!a.input_ignored[i]) want(a.input_entry[i], position);
+    if (!a.input_shape_only[i]) want(a.input_entry[i], position);
   for (std::size_t next = 0; next < wanted_.size(); ++next) {
     const std::int32_t node = wanted_[next];
     for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i) want(a.input_entry[i], position);
@@ -65,7 +65,7 @@ void GraphWithClones::redirect(std::int32_t position) {
   std::sort(wanted_.begin(), wanted_.end());
   for (std::size_t i = 0; i < wanted_.size(); ++i) add_clone(wanted_[i], position, i > 0 ? nodes() - 1 : -1);
   for (std::int32_t i = first; i < last; ++i) {
-    if (a.input_ignored[i] || !recompute_[a.input_entry[i]]) continue;
+    if (a.input_shape_only[i] || !recompute_[a.input_entry[i]]) continue;
     input_entry_[i] = redirected(a.input_entry[i], position);
     redirected_.push_back(i);
   }

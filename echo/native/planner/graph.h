@@ -14,11 +14,11 @@ enum Runner : std::int32_t { kExecutor = 0, kStatic = 1, kDynamic = 2, kShaped =
 struct TrainingArrays {
   std::int32_t nodes, entries, outputs;
   std::int32_t runner;                // what will run the graph, a Runner
-  std::int32_t late;                  // with a pool: nodes between the last use of a chunk and its return
+  std::int32_t reuse_delay;              // with a pool: nodes between the last use of a chunk and its return
   const std::int32_t* entry_begin;    // [nodes + 1] first entry of each node
   const std::int32_t* input_begin;    // [nodes + 1]
   const std::int32_t* input_entry;    // the entries each node reads
-  const std::uint8_t* input_ignored;  // 1: read for its shape only
+  const std::uint8_t* input_shape_only;  // 1: read for its shape only
   const std::int32_t* dep_begin;      // [nodes + 1]
   const std::int32_t* dep_node;       // control dependencies
   const std::int32_t* inplace_begin;  // [nodes + 1]
@@ -33,12 +33,13 @@ struct TrainingArrays {
   const std::uint8_t* untouched;      // [entries] 1: MXNet plans memory for it and never touches that
   const std::int64_t* handed_out;  // [entries] kDynamic: bytes of the block that a pool gives for it; null: no pool
   const std::int32_t* output_entry;  // [outputs]
-  const std::int64_t* kept;  // [nodes] bytes that each copy of a forward node keeps alongside all that is planned
+  const std::int64_t*
+      layout_copy_bytes;  // [nodes] what each copy of a forward node keeps alongside all that is planned
   const double* seconds;  // [nodes] time to run a forward node once more
 };
 
-// Positions in the order of the nodes from which on backward nodes read another copy of a forward node: `position[i]` is one
-// of node `node[i]`. Sorted by node, then position.
+// Positions in the order of the nodes from which on backward nodes read another copy of a forward node: `position[i]` is
+// one of node `node[i]`. Sorted by node, then position.
 struct SplitArrays {
   std::int32_t count = 0;
   const std::int32_t *node = nullptr, *position = nullptr;

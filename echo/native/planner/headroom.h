@@ -86,7 +86,7 @@ class Headroom {
     return price;
   }
 
-  // Whether the values that `node` computes again at `position` may be kept till then instead; if so, they take their bytes,
+  // Whether the values that `node` recomputes at `position` may be kept till then instead; if so, they take their bytes,
   // and of the slack what the limits do not allow.
   bool take_back(std::int32_t node, std::int32_t position) {
     const auto& a = s_.arrays;

@@ -61,12 +61,12 @@ bool RuinRecreate::is_apart(const Drop& drop) {
   for (const auto& [node, position] : drop.splits) {
     if (has(node, position) || dropped_[node] == round_ || read_[node] == round_) return false;
     for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
-      if (!a.input_ignored[i] && dropped_[s_.node_of[a.input_entry[i]]] == round_) return false;
+      if (!a.input_shape_only[i] && dropped_[s_.node_of[a.input_entry[i]]] == round_) return false;
   }
   for (const auto& [node, position] : drop.splits) {
     dropped_[node] = round_;
     for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
-      if (!a.input_ignored[i]) read_[s_.node_of[a.input_entry[i]]] = round_;
+      if (!a.input_shape_only[i]) read_[s_.node_of[a.input_entry[i]]] = round_;
   }
   return true;
 }
@@ -145,7 +145,7 @@ bool RuinRecreate::take_best(double noise) {
 
 // What lies above the limits in the last simulation, summed over the steps, with what copies keep.
 double RuinRecreate::over() const {
-  double sum = above_ * static_cast<double>(s_.kept());
+  double sum = above_ * static_cast<double>(s_.layout_copy_bytes());
   for (std::int32_t level = 0; level < s_.levels(); ++level) {
     const double weight = static_cast<double>(s_.weight(level));
     if (s_.most(level) <= limits_[level]) continue;
@@ -160,7 +160,7 @@ double RuinRecreate::over() const {
 void RuinRecreate::lower_limits() {
   limits_.assign(s_.levels(), budget_);
   if (s_.measure() == Measure::kLive) {
-    limits_[0] = std::max<std::int64_t>(0, budget_ - s_.kept());
+    limits_[0] = std::max<std::int64_t>(0, budget_ - s_.layout_copy_bytes());
     return count_above();
   }
   const double ratio = std::max(kLowered, static_cast<double>(budget_) / static_cast<double>(value_.bytes));

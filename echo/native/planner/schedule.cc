@@ -12,13 +12,13 @@ Schedule::Schedule(const TrainingArrays& given, Measure measure, const std::uint
   const auto& a = arrays;
   node_of.resize(a.entries);
   bytes_.assign(a.entries, 0);
-  kept_.assign(a.entries, 0);
+  lives_to_end_.assign(a.entries, 0);
   for (std::int32_t node = 0; node < a.nodes; ++node)
     for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) {
       node_of[e] = node;
       if (!a.variable[node] && !a.external[e] && !a.untouched[e]) bytes_[e] = a.elements[e] * a.dtype_size[e];
     }
-  for (std::int32_t i = 0; i < a.outputs; ++i) kept_[a.output_entry[i]] = 1;
+  for (std::int32_t i = 0; i < a.outputs; ++i) lives_to_end_[a.output_entry[i]] = 1;
   splits.resize(a.nodes);
   copies_.resize(a.nodes);
   set_levels();
@@ -75,7 +75,7 @@ void Schedule::run(std::int32_t node, std::int32_t position, bool copy) {
   const std::int32_t step = steps();
   const bool reads_copies = copy || !a.forward[node];
   for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i) {
-    if (a.input_ignored[i]) continue;
+    if (a.input_shape_only[i]) continue;
     const std::int32_t entry = a.input_entry[i];
     const std::int32_t instance = reads_copies ? instance_at(entry, position) : original_[entry];
     if (instance < 0) continue;
@@ -107,7 +107,7 @@ void Schedule::compute_copies(std::int32_t position) {
   for (std::size_t next = 0; next < wanted_.size(); ++next) {
     const std::int32_t node = wanted_[next];
     for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
-      if (!a.input_ignored[i]) want(a.input_entry[i], position);
+      if (!a.input_shape_only[i]) want(a.input_entry[i], position);
   }
   std::sort(wanted_.begin(), wanted_.end());
   for (const std::int32_t node : wanted_) {
@@ -144,12 +144,12 @@ Schedule::Value Schedule::simulate() {
     if (a.variable[node]) continue;
     if (!a.forward[node])
       for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
-        if (!a.input_ignored[i]) want(a.input_entry[i], node);
+        if (!a.input_shape_only[i]) want(a.input_entry[i], node);
     if (!wanted_.empty()) compute_copies(node);
     run(node, node, false);
   }
   for (std::int32_t e = 0; e < a.entries; ++e)
-    if (kept_[e] && original_[e] >= 0) instance_last_[original_[e]] = steps();
+    if (lives_to_end_[e] && original_[e] >= 0) instance_last_[original_[e]] = steps();
   return sum_up();
 }
 
@@ -168,7 +168,7 @@ void Schedule::share(std::int32_t step) {
       in = reads_[read_begin_[step] + pair[0]];
     } else {
       const std::int32_t input = a.input_begin[node] + pair[0];
-      if (a.input_ignored[input]) continue;
+      if (a.input_shape_only[input]) continue;
       const std::int32_t entry = a.input_entry[input];
       for (at = read_begin_[step]; at < read_begin_[step + 1]; ++at)
         if (instance_entry_[reads_[at]] == entry) in = reads_[at];
@@ -219,13 +219,13 @@ Schedule::Value Schedule::sum_up() {
     }
     value.bytes += weight_[level] * most_[level];
   }
-  kept_by_copies_ = 0;
+  layout_copy_bytes_ = 0;
   for (std::int32_t step = 0; step < steps(); ++step) {
     if (!is_copy_[step]) continue;
     value.seconds += arrays.seconds[step_node_[step]];
-    kept_by_copies_ += arrays.kept[step_node_[step]];
+    layout_copy_bytes_ += arrays.layout_copy_bytes[step_node_[step]];
   }
-  value.bytes += kept_by_copies_;
+  value.bytes += layout_copy_bytes_;
   return value;
 }
 

@@ -37,7 +37,7 @@ class Schedule {
   bool is_late() const { return std::chrono::steady_clock::now() >= deadline; }
 
   // What the copies of the last simulation keep alongside all that is planned, from the first step to the last.
-  std::int64_t kept() const { return kept_by_copies_; }
+  std::int64_t layout_copy_bytes() const { return layout_copy_bytes_; }
   // Of the last simulation, by step.
   std::int32_t steps() const { return static_cast<std::int32_t>(step_node_.size()); }
   std::int32_t node(std::int32_t step) const { return step_node_[step]; }
@@ -76,7 +76,7 @@ class Schedule {
   std::int32_t last_use(std::int32_t instance) const { return instance_last_[instance]; }
   bool is_copy(std::int32_t step) const { return is_copy_[step]; }
   bool again(std::int32_t entry) const { return again_[entry]; }
-  // The instance of an entry that a reader at base position `position` finds in the last simulation, -1 where none is there.
+  // The instance of an entry that a reader at a base position finds in the last simulation, -1 if there is none.
   std::int32_t found_at(std::int32_t entry, std::int32_t position) const;
 
   const TrainingArrays arrays;
@@ -96,7 +96,7 @@ class Schedule {
   void set_levels();
 
   std::vector<std::int64_t> bytes_;  // of each entry, 0 where memory is not the planner's
-  std::vector<std::uint8_t> kept_;  // entries that live to the end
+  std::vector<std::uint8_t> lives_to_end_;  // entries that live to the end
   std::vector<std::int32_t> original_;  // instance of each entry, -1 for variables
   std::vector<std::vector<std::int32_t>> copies_;  // first instance of each copy of a node, -1 where not yet computed
   std::vector<std::int32_t> touched_;
@@ -106,7 +106,7 @@ class Schedule {
   std::vector<std::int64_t> weight_, most_;
   std::vector<std::vector<std::int64_t>> live_;  // by level, then step
   std::vector<std::uint8_t> is_copy_;
-  std::int64_t kept_by_copies_ = 0;
+  std::int64_t layout_copy_bytes_ = 0;
   std::vector<std::int32_t> wanted_, wanted_at_;  // nodes to compute at the current position
 };
 

@@ -62,7 +62,8 @@ class StoragePlanner {
   std::vector<std::int64_t> sizes_;  // the bytes that entries have, from small to large
   std::vector<Kind> kinds_;  // of the user's entries
   std::vector<std::int32_t> unplanned_;  // storage_ before anything is planned
-  std::vector<std::uint8_t> ignores_any_, ignores_all_;  // of the user's nodes: inputs that are read for their shape
+  std::vector<std::uint8_t> any_shape_only_,
+      all_shape_only_;  // of the user's nodes: inputs that are read for their shape
   std::int64_t untouched_bytes_ = 0;  // of entries that are never touched
   std::int64_t match_range_ = 16, total_ = 0;
   std::int32_t forward_chunks_ = 0, forward_end_ = 0;  // kStatic, kDynamic: chunks and positions of forward nodes
