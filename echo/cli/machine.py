@@ -24,7 +24,7 @@ from echo.instrument.energy import Rapl
 from echo.kernels import kernels_library, level
 from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, alike_variable, options_from, value_of
 from echo.system.cuda import Gpu, driver, load_for
-from echo.system.files import cache_folder, kept
+from echo.system.files import cache_folder, cached_files
 from echo.system.terminal import size_text, text_of
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def cache() -> Iterator[Fact]:
     folder = cache_folder()
     yield Fact("cache", "folder", str(folder), "" if folder.exists() else "made when the first plan is")
     if folder.is_dir():
-        owner, files = folder.stat().st_uid, kept(folder)
+        owner, files = folder.stat().st_uid, cached_files(folder)
         others = "" if owner == os.getuid() else "another user: files of others are not read"
         try:
             name = folder.owner()

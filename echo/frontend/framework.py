@@ -86,7 +86,7 @@ class MxnetFramework:
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
         self._stock_bytes: int | None = None
         self._training: TrainingGraph | None = None
-        self._implemented: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
+        self._with_gradient_rules: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
         self._costs: tuple[TrainingGraph, CostModel] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
@@ -238,9 +238,9 @@ class MxnetFramework:
 
         Where MXNet would then add up gradients in another way, it is ``training`` itself.
         """
-        if self._implemented is None or self._implemented[0] != gradient_rules:
-            self._implemented = (dict(gradient_rules), apply_gradient_rules(training, gradient_rules))
-        return self._implemented[1]
+        if self._with_gradient_rules is None or self._with_gradient_rules[0] != gradient_rules:
+            self._with_gradient_rules = (dict(gradient_rules), apply_gradient_rules(training, gradient_rules))
+        return self._with_gradient_rules[1]
 
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
         return (

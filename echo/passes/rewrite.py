@@ -19,7 +19,7 @@ from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.select import Selection
 from echo.plans.decisions import (
-    KEPT,
+    LAYOUT_COPIES,
     RECOMPUTE,
     STASH,
     Decision,
@@ -160,7 +160,7 @@ def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
     if planned >= training.planned_bytes:
         return "nothing to gain"
     gain = 1 - planned / training.planned_bytes
-    if training.pool and training.pool.late and gain < RULES.late_gain and request.options.memory_budget is None:
+    if training.pool and training.pool.reuse_delay and gain < RULES.late_gain and request.options.memory_budget is None:
         return f"MXNet's engine frees arrays late, and may use up the {gain:.1%} that would be gained"
     return ""
 
@@ -249,7 +249,7 @@ def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
 
 
 def _with_layout_copies(planned: Memory, kept: int) -> Memory:
-    return replace(planned, static={**planned.static, KEPT: kept}) if kept else planned
+    return replace(planned, static={**planned.static, LAYOUT_COPIES: kept}) if kept else planned
 
 
 def _notes(request: Request, training: TrainingGraph, costs: CostModel, confirmed: Confirmed) -> Iterator[str]:
@@ -260,8 +260,8 @@ def _notes(request: Request, training: TrainingGraph, costs: CostModel, confirme
     if confirmed.accepted and request.framework.fuses:
         yield "pointwise operators stay apart, which MXNet would fuse (MXNET_USE_FUSION): bytes before are with fusion"
     if confirmed.accepted and training.gradient_rules:
-        lighter = counted(len(training.gradient_rules), "gradient")
-        yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
+        gradients = counted(len(training.gradient_rules), "gradient")
+        yield f"{gradients} computed from fewer arrays than MXNet keeps: every bit stays"
     if costs.measured == 0:
         yield "no operator was measured: seconds are estimates"
 

@@ -19,7 +19,7 @@ from echo.passes.pass_manager import run
 from echo.passes.patterns.apply import fused_at, fused_for_shapes
 from echo.passes.request import Framework, Request
 from echo.passes.rewrite import Confirm, Rewritten
-from echo.plans.decisions import HIDDEN, KEPT, Decision, Memory, Note, outputs_of, splits_of
+from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, Decision, Memory, Note, outputs_of, splits_of
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.policies.problem import WarmStart
@@ -295,7 +295,7 @@ def follow(model: PlannedGraph, graph: Graph, framework: Framework, options: Opt
     if not confirmed.accepted:
         raise GraphError(confirmed.reason)
     request = replace(request, workspaces=CountWorkspaces().run(request).bytes if plan.fused else 0)
-    kept = {KEPT: confirmed.layout_copy_bytes} if confirmed.layout_copy_bytes else {}
+    kept = {LAYOUT_COPIES: confirmed.layout_copy_bytes} if confirmed.layout_copy_bytes else {}
     after = Memory(confirmed.planned_bytes, 0, {**request.static, **kept}, {}, {})
     before = Memory(framework.stock_bytes(), 0, _without_workspaces(request, hidden), {}, {})
     if after.total > before.total:

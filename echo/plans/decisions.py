@@ -16,7 +16,7 @@ from echo.system.files import shortened
 # The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes.
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
-KEPT = "plain copies of maps"  # of recomputed operators, alongside their arrays (`echo.estimators.inplace`)
+LAYOUT_COPIES = "plain copies of maps"  # of recomputed operators, alongside their arrays (`echo.estimators.inplace`)
 WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.footprint`)
 STASH, RECOMPUTE = "stash", "recompute"
 _MOST_REASONS = 3
@@ -106,14 +106,14 @@ class Memory:
     layers: Mapping[str, int]
 
     @property
-    def kept(self) -> int:
-        """The bytes that recomputed operators keep alongside planned memory (`KEPT`)."""
-        return self.static.get(KEPT, 0)
+    def layout_copies(self) -> int:
+        """The bytes that recomputed operators keep alongside planned memory (`LAYOUT_COPIES`)."""
+        return self.static.get(LAYOUT_COPIES, 0)
 
     @property
     def chosen(self) -> int:
         """The bytes that depend on the plan: planned memory, and what operators keep alongside it."""
-        return self.planned + self.kept
+        return self.planned + self.layout_copies
 
     @property
     def workspaces(self) -> int:
@@ -255,7 +255,7 @@ def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
     }
 
 
-def implements(graph: Graph) -> bool:
+def has_gradient_rules(graph: Graph) -> bool:
     """Whether a rewritten graph computes gradients by rules of echo's."""
     return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
 

@@ -15,7 +15,7 @@ from echo.ir.training_graph import StorageStrategy
 from echo.plans import decisions
 from echo.plans.decisions import (
     HIDDEN,
-    KEPT,
+    LAYOUT_COPIES,
     RECOMPUTE,
     STASH,
     WORKSPACES,
@@ -176,7 +176,7 @@ class Plan:
         hidden = self.before.static.get(HIDDEN, 0)
         inside = f" and {size_text(hidden)} {HIDDEN}" if hidden else ""
         before += hidden
-        kinds = {KEPT: self.after.kept, WORKSPACES: self.after.workspaces}
+        kinds = {LAYOUT_COPIES: self.after.layout_copies, WORKSPACES: self.after.workspaces}
         least = min(_LEAST_SAID, before / 20)  # so that the change in per cent is that of what is told
         beside = "".join(f" and {size_text(size)} {kind}" for kind, size in kinds.items() if size > least)
         after += sum(kinds.values())

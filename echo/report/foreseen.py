@@ -12,7 +12,7 @@ import numpy as np
 from echo.estimators import footprint as peaks
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.ir.training_graph import Runner
-from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES, Memory
+from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, WORKSPACES, Memory
 from echo.plans.plan import Plan
 from echo.system.terminal import size_text
 
@@ -20,7 +20,7 @@ NO_GPU = "the peak of the process is predicted on CPUs only"
 _LAID_OUT = ("Convolution", "Deconvolution", "BatchNorm", "Pooling", "FullyConnected", "_contrib_SyncBatchNorm")
 _SPACES_VARIABLE = "MXNET_CPU_TEMP_COPY"
 # the parts of the kinds of a plan that are no arrays
-_PARTS = {HIDDEN: peaks.INSIDE, KEPT: peaks.COPIES, WORKSPACES: peaks.WORKSPACES, OPTIMIZER: peaks.STATES}
+_PARTS = {HIDDEN: peaks.INSIDE, LAYOUT_COPIES: peaks.COPIES, WORKSPACES: peaks.WORKSPACES, OPTIMIZER: peaks.STATES}
 
 
 @dataclass(frozen=True)

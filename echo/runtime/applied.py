@@ -19,7 +19,7 @@ from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import FindCandidates
 from echo.passes.request import Request
-from echo.plans.decisions import implements, marked
+from echo.plans.decisions import has_gradient_rules, marked
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
 from echo.runtime.backward_checks import InputWatch, watch_of, watch_of_all
@@ -93,9 +93,9 @@ class AppliedPlan:
         return self.base != self.user
 
     @cached_property
-    def implements(self) -> bool:
+    def has_gradient_rules(self) -> bool:
         """Whether some gradients follow another rule than MXNet's, by which they read less."""
-        return implements(self.graph)
+        return has_gradient_rules(self.graph)
 
     @cached_property
     def watch(self) -> InputWatch | None:

@@ -196,7 +196,7 @@ class PlannedCachedOp:
 
     def _now(self, choice: CachedOpGraph) -> CachedOpGraph:
         """The choice, if it computes in the mode of this call what the user asks for; else the original graph."""
-        shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
+        shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.has_gradient_rules))
         at_odds = choice.in_training and not autograd.is_training()
         return STOCK if shows_all or at_odds else choice
 

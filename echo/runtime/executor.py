@@ -148,7 +148,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     def _shows_all(self) -> bool:
         """Whether a monitor asks for values that a plan lacks: of fused nodes, or inputs that gradients do not read."""
         applied = self._applied
-        return self._monitor is not None and (applied.fuses or (self._monitor[1] and applied.implements))
+        return self._monitor is not None and (applied.fuses or (self._monitor[1] and applied.has_gradient_rules))
 
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
         """Whether clones, which run in the mode of backward, compute something else than forward did in its mode."""

@@ -20,7 +20,7 @@ from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.planning.reuse import SpareTime
-from echo.plans.decisions import implements
+from echo.plans.decisions import has_gradient_rules
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import InputWatch, watch_of
 
@@ -35,16 +35,15 @@ class CachedOpGraph:
 
     ``key`` is equal for equal plans. ``mode_dependent`` holds the operators that have to be recomputed in the mode of
     the forward pass. ``in_training`` says that the graph serves only passes in training: such operators or masks of
-    Dropout are recomputed.
-    ``implements`` says that its gradients read less than the user's own; ``watch`` has the inputs that backward reads
-    again.
+    Dropout are recomputed. ``has_gradient_rules`` says that its gradients read less than the original graph's;
+    ``watch`` has the inputs that backward reads again.
     """
 
     graph: Graph | None = None
     key: tuple[Any, ...] = ()
     mode_dependent: frozenset[str] = frozenset()
     in_training: bool = False
-    implements: bool = False
+    has_gradient_rules: bool = False
     fuses: bool = False
     watch: InputWatch | None = None
 
@@ -61,7 +60,7 @@ def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> Cach
         key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in _MARKS) for node in graph.nodes)),
         mode_dependent=mode_dependent,
         in_training=bool(mode_dependent) or any(spec(node.op).safety.clone_op for node in recomputed),
-        implements=implements(graph),
+        has_gradient_rules=has_gradient_rules(graph),
         fuses=bool(plan.fused),
         watch=watch_of(graph, user, inputs),
     )

@@ -14,7 +14,7 @@ import pytest
 from echo.cli import machine, main
 from echo.cli.machine import STOPS, Fact
 from echo.cli.maintenance import rows_of
-from echo.system.files import PLANS, TIMES, Kept
+from echo.system.files import PLANS, TIMES, CachedFile
 from tests.cli.models import check_line
 
 FINE_ONE = Fact("Python", "version", "3.11.7")
@@ -89,7 +89,11 @@ def test_cached_plans_are_shown_and_cleared(
 
 
 def test_rows_are_kinds_with_ages() -> None:
-    files = [Kept(Path("a"), TIMES, 3, 5.0), Kept(Path("b"), PLANS, 7, 10.0), Kept(Path("c"), PLANS, 1, 40.0)]
+    files = [
+        CachedFile(Path("a"), TIMES, 3, 5.0),
+        CachedFile(Path("b"), PLANS, 7, 10.0),
+        CachedFile(Path("c"), PLANS, 1, 40.0),
+    ]
     assert rows_of(files, 100.0) == [
         {"kind": TIMES, "files": 1, "bytes": 3, "newest_seconds": 95.0, "oldest_seconds": 95.0},
         {"kind": PLANS, "files": 2, "bytes": 8, "newest_seconds": 60.0, "oldest_seconds": 90.0},
@@ -97,8 +101,8 @@ def test_rows_are_kinds_with_ages() -> None:
 
 
 def test_ages_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    files = tuple(Kept(Path("a"), TIMES, 0, -written) for written in (7200.0, 86400.0 * 3))
-    monkeypatch.setattr("echo.system.files.kept", lambda _: files)
+    files = tuple(CachedFile(Path("a"), TIMES, 0, -written) for written in (7200.0, 86400.0 * 3))
+    monkeypatch.setattr("echo.system.files.cached_files", lambda _: files)
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert main.main(["cache", "show"]) == 0
     assert "2 hours to 3 days old" in capsys.readouterr().out

@@ -114,9 +114,9 @@ def test_a_plan_says_what_is_kept_and_counts_it() -> None:
     symbol = network(ENDS["swish"])
     plan = echo.plan(symbol, data=SHAPE, recompute=["sigmoid"], **OPTIONS)
     again = [decision for decision in plan.recomputed if decision.op == "sigmoid"]
-    assert plan.after.kept == MAP * len(again) > 0  # of each, its input
+    assert plan.after.layout_copies == MAP * len(again) > 0  # of each, its input
     assert plan.after.total == plan.after.planned + sum(plan.after.static.values())
-    assert f"MB planned and {size_text(plan.after.kept)} plain copies of maps" in plan.summary()
+    assert f"MB planned and {size_text(plan.after.layout_copies)} plain copies of maps" in plan.summary()
     assert echo.Plan.from_json(plan.to_json()) == plan
     grown = held_by_executor(echo.optimize(symbol, recompute=["sigmoid"], **OPTIONS)) - held_by_executor(symbol)
     expected = plan.after.chosen - plan.before.planned

@@ -49,7 +49,7 @@ def test_plan_of_the_net_built_again_equals_the_one_that_a_search_makes() -> Non
     echo.plan(net(), **SHAPES)
     again = echo.plan(symbol, **SHAPES)
     bind_plan.PLANNER.forget()
-    files.delete(files.kept(files.cache_folder()))
+    files.delete(files.cached_files(files.cache_folder()))
     assert echo.plan(symbol, **SHAPES) == again
 
 

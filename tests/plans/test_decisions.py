@@ -14,7 +14,7 @@ from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.training_graph import StorageStrategy
 from echo.plans.decisions import (
-    KEPT,
+    LAYOUT_COPIES,
     MOST,
     NUMBER,
     REAL,
@@ -28,7 +28,7 @@ from echo.plans.decisions import (
     Note,
     NoteKind,
     check,
-    implements,
+    has_gradient_rules,
     mark,
     marked,
     marks_of,
@@ -46,10 +46,10 @@ from echo.plans.decisions import (
 )
 
 
-@pytest.mark.parametrize(("static", "kept", "total"), [({}, 0, 100), ({"weights": 7, KEPT: 5}, 5, 112)])
+@pytest.mark.parametrize(("static", "kept", "total"), [({}, 0, 100), ({"weights": 7, LAYOUT_COPIES: 5}, 5, 112)])
 def test_memory_sums_static_and_planned_bytes(static: dict[str, int], kept: int, total: int) -> None:
     memory = Memory(planned=100, live_peak=80, static=static, at_peak={}, layers={})
-    assert (memory.kept, memory.chosen, memory.total) == (kept, 100 + kept, total)
+    assert (memory.layout_copies, memory.chosen, memory.total) == (kept, 100 + kept, total)
 
 
 def test_workspaces_are_no_choice_of_the_plan() -> None:
@@ -166,8 +166,8 @@ def test_marks_are_what_was_added(graph: Graph, hook: bool) -> None:
 
 
 def test_graph_with_exchanged_gradient_implements(graph: Graph) -> None:
-    assert not implements(graph)
-    assert implements(graph.with_attrs({1: {GRADIENT_ATTRIBUTE: "a>b:0"}}))
+    assert not has_gradient_rules(graph)
+    assert has_gradient_rules(graph.with_attrs({1: {GRADIENT_ATTRIBUTE: "a>b:0"}}))
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,12 @@ def test_marked_operators_are_those_that_run_again(names: tuple[str, ...], ops: 
     assert found.marked == ops
     assert found.mode_dependent == modes
     assert not found.fuses
-    assert not found.implements
+    assert not found.has_gradient_rules
 
 
 def test_applied_graph_tells_fusion_and_exchanged_gradients() -> None:
     other = GRAPH.with_attrs({AT["tanh"]: {GRADIENT_ATTRIBUTE: "a>b:0"}})
-    assert applied(other).implements
+    assert applied(other).has_gradient_rules
     assert applied(other, other).fuses
 
 

@@ -174,8 +174,8 @@ _CHANGES: tuple[Callable[[_Segmentation], _Segmentation], ...] = (
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A schedule ``start`` that drops everything, and the schedule and value after values were kept."""
+class _Filled:
+    """The drop-everything schedule ``start``, and the schedule and its value after greedily keeping values."""
 
     start: RecomputeSchedule
     schedule: RecomputeSchedule
@@ -223,16 +223,16 @@ class KeepSearch:
             aim = int(_LOWER * aim * budget / needed)
         return schedule
 
-    def _best(self, budget: int) -> _Kept:
+    def _best(self, budget: int) -> _Filled:
         """The best of the shapes around the longest segments that fit."""
         longest = self._longest(budget)
         if self._quick:
-            return self._kept(self._dropped(longest), budget)
+            return self._filled(self._dropped(longest), budget)
         tried = {}
         for more in (0, 1):
             for late in (False, True):
                 shape = longest._replace(equal=longest.equal + more, late=late)
-                tried[shape] = self._kept(self._dropped(shape), budget)
+                tried[shape] = self._filled(self._dropped(shape), budget)
         shape = min(tried, key=lambda shape: tried[shape].rank(budget))
         most = max(_TRIED // len(self._problem.training.nodes), len(tried) + len(_CHANGES) - 3)
         unchanged = 0
@@ -241,7 +241,7 @@ class KeepSearch:
             if changed not in tried:
                 if len(tried) == most:
                     break
-                tried[changed] = self._kept(self._dropped(changed), budget)
+                tried[changed] = self._filled(self._dropped(changed), budget)
             better = tried[changed].rank(budget) < tried[shape].rank(budget)
             shape, unchanged = (changed, 0) if better else (shape, unchanged + 1)
             if unchanged == len(_CHANGES):
@@ -269,9 +269,9 @@ class KeepSearch:
             low, equal = (low, middle) if fits(middle) else (middle, equal)
         return _FIRST._replace(equal=equal)
 
-    def _kept(self, start: RecomputeSchedule, budget: int) -> _Kept:
+    def _filled(self, start: RecomputeSchedule, budget: int) -> _Filled:
         schedule, value = self._scheduler.keep(start, budget, _PASSES)
-        return _Kept(start, schedule, value)
+        return _Filled(start, schedule, value)
 
     def _dropped(self, shape: _Segmentation) -> RecomputeSchedule:
         """Returns the schedule of a shape: nodes are recomputed before the first gradient of their segment."""
