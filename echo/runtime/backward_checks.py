@@ -26,7 +26,7 @@ from echo.runtime.patches import PATCHES
 # Gluon's backward passes that would be wrong are refused: in another mode than forward, or of arrays written since.
 #
 # What echo recomputes runs in the mode of the backward pass, and BatchNorm computes something else outside of
-# training. MXNet remembers nowhere in which mode a pass was recorded. So `note` writes the operators at stake into
+# training. MXNet remembers nowhere in which mode a pass was recorded. So `record_mode` writes the operators at stake in
 # the node of MXNet's recorded graph, from where they go when that graph goes, and `MXAutogradBackwardEx`, through
 # which every gradient of MXNet's Python comes, first looks for such notes where it is called with
 # ``train_mode=False``. Records of the arrays that are read again (`echo.runtime.backward_checks`) go with those
@@ -35,7 +35,7 @@ from echo.runtime.patches import PATCHES
 _NOTE = "__echo_trained__"
 
 
-def note(output: Any, operators: Iterable[str]) -> None:
+def record_mode(output: Any, operators: Iterable[str]) -> None:
     """Notes which operators the gradients of a pass just recorded in training recompute; ``output`` is one of its own.
 
     From then on an inference backward pass through it raises `UnsupportedError`.
@@ -48,7 +48,7 @@ def note(output: Any, operators: Iterable[str]) -> None:
     recorded._set_attr(**{_NOTE: ",".join(sorted(operators))})  # the symbol holds the recorded node itself
 
 
-def keep(record: Record, output: Any) -> None:
+def attach_record(record: Record, output: Any) -> None:
     """Attaches the record of the arrays that are read again to a pass just recorded, by one of its outputs.
 
     From then on a backward pass through it raises `ChangedInputError` where one of them was written since.
@@ -91,10 +91,10 @@ def _noted(head: int) -> list[str]:
 
 def _refuse(operators: set[str]) -> None:
     if operators:
-        keep = tuple(sorted(operators))
+        names = tuple(sorted(operators))
         raise UnsupportedError(
             f"backward(train_mode=False) after a pass that was recorded in training, on a plan that recomputes "
-            f"{', '.join(keep)}: the gradients would not be those of your own graph. Plan with keep={keep} to have "
+            f"{', '.join(names)}: the gradients would not be those of your own graph. Plan with keep={names} to have "
             f"both, or record(train_mode=False)"
         )
 

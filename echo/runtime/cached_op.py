@@ -30,7 +30,7 @@ from echo.ir.training_graph import Runner
 from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.runtime.backward_checks import keep, note, quiet_backward
+from echo.runtime.backward_checks import attach_record, quiet_backward, record_mode
 from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
 from echo.runtime.error_policy import ErrorPolicy, first_bindable
 from echo.runtime.executor import WithoutClones
@@ -132,9 +132,9 @@ class PlannedCachedOp:
         outputs, choice = ran or self._run(current, choice, signature, args, kwargs)
         first = outputs[0] if isinstance(outputs, list) else outputs
         if choice.mode_dependent:
-            note(first, choice.mode_dependent)
+            record_mode(first, choice.mode_dependent)
         if choice.watch is not None:
-            keep(choice.watch.record(args), first)
+            attach_record(choice.watch.record(args), first)
         return outputs
 
     def _run(self, current: Any, choice: CachedOpGraph, signature: Signature, args: Any, kwargs: Any) -> Ran:
