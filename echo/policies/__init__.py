@@ -19,7 +19,7 @@ from echo.policies.sublinear import Sublinear
 
 
 @dataclass(frozen=True)
-class All:
+class RecomputeAll:
     """Recomputes all candidates; ignores the limits."""
 
     name: str = "all"
@@ -78,7 +78,15 @@ class UserPolicy:
         return int(number), checked
 
 
-POLICIES: tuple[Policy, ...] = (Search(), Echo(), Sublinear(), Mincut(), IntegerProgram(), All(), RecomputeNone())
+POLICIES: tuple[Policy, ...] = (
+    Search(),
+    Echo(),
+    Sublinear(),
+    Mincut(),
+    IntegerProgram(),
+    RecomputeAll(),
+    RecomputeNone(),
+)
 
 
 def policy_of(policy: str | PolicyFunction) -> Policy:
