@@ -86,7 +86,7 @@ def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
         errors.append(unreached.search(request.deadline))
         if errors[-1].reachable <= errors[-1].budget:
             return _best(replace(request, known_only=True), stages)
-    return missed.unrefined(missed.fused, min(errors, key=lambda error: error.reachable))
+    return missed.without_refinement(missed.fused, min(errors, key=lambda error: error.reachable))
 
 
 def _best(request: Request, stages: Stages) -> Variant:
@@ -172,27 +172,27 @@ def _refined(request: Request, stages: Stages, base: Variant, stage: Refinement)
 
     Otherwise it returns the chosen variant, with a note that says why the refinement was rejected.
     """
-    offer: Proposal | None = None
+    proposal: Proposal | None = None
     with request.fallback_scope(stage.label):
-        offer = run((stage,), [request, base.fused], request.progress)[stage.gives]
-    if offer is None:
+        proposal = run((stage,), [request, base.fused], request.progress)[stage.gives]
+    if proposal is None:
         return base
-    if offer.fused is None:
-        return base.unrefined(offer.unchanged)
-    variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
+    if proposal.fused is None:
+        return base.without_refinement(proposal.unchanged)
+    variant, reason = None, proposal.why_not_tried(request, base.plan) if base.planned else ""
     if not reason:
         with request.fallback_scope(stage.label):
-            variant = _refined_trial(request, stages, base, offer.fused)
-        reason = _why_rejected(request, stage, offer, base, variant)
+            variant = _refined_variant(request, stages, base, proposal.fused)
+        reason = _why_rejected(request, stage, proposal, base, variant)
     if (tracing := trace()) is not None:
         tracing.note("chosen", f"rejected: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
     if variant is not None and not reason:
         return variant
     without = base.plan if base.planned else None
-    return base.unrefined(offer.rejected(request, without, reason), variant.missed if variant else None)
+    return base.without_refinement(proposal.rejected(request, without, reason), variant.missed if variant else None)
 
 
-def _refined_trial(request: Request, stages: Stages, base: Variant, fused: Fused) -> Variant:
+def _refined_variant(request: Request, stages: Stages, base: Variant, fused: Fused) -> Variant:
     """Plans a refined graph; where there is no time for the whole search, it starts from the choice of the base."""
     searched, warmed = None, base.warmed(request)
     if warmed is None:
@@ -204,13 +204,15 @@ def _refined_trial(request: Request, stages: Stages, base: Variant, fused: Fused
     return from_base if searched is None else min(searched, from_base, key=lambda each: _cost(request, each.plan))
 
 
-def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Variant, variant: Variant | None) -> str:
+def _why_rejected(
+    request: Request, stage: Refinement, proposal: Proposal, base: Variant, variant: Variant | None
+) -> str:
     if variant is None:
         return f"{stage.label} cannot be planned"
     if variant.missed:
         missed = variant.missed
         return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
-    reason = offer.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
+    reason = proposal.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
     reason = reason or (f"{stage.label} need more memory than the user's own graph" if variant.is_larger else "")
     return reason or (f"{stage.label} take longer than max_time" if variant.is_over_time(request) else "")
 

@@ -92,7 +92,7 @@ def text_of(value: Any) -> str:
 def _(fused: Fused) -> str:
     places = (f"fused {pattern} at %{node} {fused.graph.nodes[node].name}" if node < len(fused.graph.nodes) else pattern
               for pattern, node in fused.match_sites)  # fmt: skip
-    missed = (f"missed {near_miss.pattern} at {near_miss.name}: {near_miss.reason}" for near_miss in fused.missed)
+    missed = (f"missed {each.pattern} at {each.name}: {each.reason}" for each in fused.missed)
     return _lines([str(fused.graph), *places, *missed, *map(str, fused.notes)])
 
 

@@ -15,7 +15,7 @@ from echo.ir.training_node import FLAGS, TensorType
 from echo.passes.analysis import named
 from echo.passes.fuse import with_operators
 from echo.passes.patterns import MASKS, PATTERNS
-from echo.passes.patterns.apply import ORDER, Fused, Types, find, laid_out, near_miss
+from echo.passes.patterns.apply import ORDER, Fused, Types, find, laid_out, missed_fusion
 from echo.passes.patterns.batched_products import (
     CHUNK,
     NAME,
@@ -54,7 +54,7 @@ class Masked:
             return self.unchanged
         small = without is not None and self._is_small(without)
         sites = [site for site in self.fused.match_sites if site[0] in MASKS]
-        missed = (near_miss(request.graph, site, reason, small) for site in sites)
+        missed = (missed_fusion(request.graph, site, reason, small) for site in sites)
         return replace(self.unchanged, missed=(*self.unchanged.missed, *missed))
 
     def _is_small(self, without: Plan) -> bool:
@@ -103,14 +103,14 @@ class PackMasks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.match_sites}
         packed = with_operators(request, without)
-        missed = (*fused.missed, *(near_miss for near_miss in packed.missed if near_miss.pattern in MASKS))
-        stays = replace(fused, missed=missed)
+        missed = (*fused.missed, *(each for each in packed.missed if each.pattern in MASKS))
+        unchanged = replace(fused, missed=missed)
         masked = [number for name, number in packed.match_sites if name in MASKS]
         if not masked:
-            return Masked(stays)
+            return Masked(unchanged)
         types, graph = framework.types(), framework.runnable(packed.graph)
         total = sum(types[Entry(number)].bytes for number in masked)
-        return Masked(stays, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
+        return Masked(unchanged, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
 
 
 # The layout of products with one weight, chosen by the time they take on this device (EcoRNN, MICRO'18, section 3).
@@ -184,8 +184,8 @@ class BatchProducts:
         missed += [_missed(view, group.members[0], choice.reason)
                    for group, choice in zip(found_groups, choices) if not choice.layout]  # fmt: skip
         missed += [_missed(view, layout.anchor, ORDER) for layout, _ in better if layout not in kept]
-        stays = replace(fused, missed=(*fused.missed, *missed))
-        return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
+        unchanged = replace(fused, missed=(*fused.missed, *missed))
+        return _batched(unchanged, graph, kept, [choice for layout, choice in better if layout in kept])
 
     def _choices(self, request: Request, view: View, found_groups: Sequence[ProductGroup]) -> list[_LayoutChoice]:
         framework = request.framework.on(view.graph)
@@ -207,18 +207,18 @@ class BatchProducts:
         return choices
 
 
-def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_LayoutChoice]) -> Batched:
+def _batched(unchanged: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_LayoutChoice]) -> Batched:
     if not kept:
-        return Batched(stays)
+        return Batched(unchanged)
     gains = tuple(choice.reason for choice in choices)
     fused = replace(
-        stays,
+        unchanged,
         graph=graph,
-        match_sites=(*stays.match_sites, *(layout.match_site for layout in kept)),
-        counts=Counter(stays.counts) + Counter(layout.label for layout in kept),
-        notes=(*stays.notes, *map(Note, gains)),
+        match_sites=(*unchanged.match_sites, *(layout.match_site for layout in kept)),
+        counts=Counter(unchanged.counts) + Counter(layout.label for layout in kept),
+        notes=(*unchanged.notes, *map(Note, gains)),
     )
-    return Batched(stays, fused, sum(choice.saved for choice in choices), gains)
+    return Batched(unchanged, fused, sum(choice.saved for choice in choices), gains)
 
 
 def _missed(view: View, number: int, reason: str) -> MissedFusion:

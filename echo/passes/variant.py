@@ -15,7 +15,7 @@ from echo.passes.analysis import Candidates, EstimateCost
 from echo.passes.fuse import CountWorkspaces, Workspaces
 from echo.passes.pass_manager import run, trace
 from echo.passes.patterns import MASKS
-from echo.passes.patterns.apply import Fused, MatchSite, near_miss
+from echo.passes.patterns.apply import Fused, MatchSite, missed_fusion
 from echo.passes.request import Request, Slow
 from echo.passes.rewrite import memory
 from echo.passes.rules import RULES
@@ -203,7 +203,7 @@ class Variant:
     def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Variant:
         """This variant, with those operators of another one as near-misses which it does not have."""
         left = [site for site in fused.match_sites if site not in self.fused.match_sites]
-        missed = (near_miss(user, site, reason) for site in left)
+        missed = (missed_fusion(user, site, reason) for site in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
     def near_misses(self, user: Graph, slower: str = "") -> dict[MatchSite, MissedFusion]:
@@ -213,7 +213,7 @@ class Variant:
         assert self.stock is not None
         larger = f"needs {self._total:,} bytes, the user's own graph {self.stock.total:,}"
         reason = f"the graph with all fused operators {slower or larger}"
-        return {site: near_miss(user, site, reason) for site in self.fused.match_sites}
+        return {site: missed_fusion(user, site, reason) for site in self.fused.match_sites}
 
     def warmed(self, request: Request) -> Request | None:
         """Returns the request by which a refined graph is planned from the choice of this plan, in the time left.
@@ -227,7 +227,7 @@ class Variant:
             return None
         return replace(request, warm_start=replace(planned.warm_start, is_known=True), deadline=deadline.rest())
 
-    def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Variant:
+    def without_refinement(self, fused: Fused, missed: BudgetError | None = None) -> Variant:
         """This variant, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
         least = _least(self.missed, missed) if self.missed else None
         return replace(self, fused=fused, missed=least)

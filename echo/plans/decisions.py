@@ -85,9 +85,9 @@ class MissedFusion:
 def near_misses(missed: Iterable[MissedFusion]) -> list[list[MissedFusion]]:
     """The near-misses that the user is told of, those with one reason together: of the three most frequent reasons."""
     groups: dict[str, list[MissedFusion]] = defaultdict(list)
-    for near_miss in missed:
-        if not near_miss.quiet:
-            groups[near_miss.reason].append(near_miss)
+    for missed_fusion in missed:
+        if not missed_fusion.quiet:
+            groups[missed_fusion.reason].append(missed_fusion)
     return sorted(groups.values(), key=len, reverse=True)[:_MOST_REASONS]
 
 
@@ -172,7 +172,7 @@ def read_mark(value: Any) -> Mark:
     return Mark(node, op, attrs)
 
 
-def read_place(value: Any) -> tuple[str, int]:
+def read_match_site(value: Any) -> tuple[str, int]:
     pattern, node = value
     if not isinstance(pattern, str) or type(node) is not int:
         raise GraphError(f"fused: expected the name of a pattern and the number of a node, got {value!r}")

@@ -302,7 +302,7 @@ def _read(value: Any) -> Plan:
     values["notes"] = tuple(map(decisions.read_note, values["notes"]))
     values["key"] = PlanKey.from_json(values["key"])
     values["marks"] = tuple(map(decisions.read_mark, values["marks"]))
-    values["fused"] = tuple(map(decisions.read_place, values["fused"]))
+    values["fused"] = tuple(map(decisions.read_match_site, values["fused"]))
     values["missed"] = tuple(map(decisions.read_missed, values["missed"]))
     plan = Plan(**values)
     for key in ("reason", "stock_seconds"):

@@ -117,7 +117,7 @@ def test_the_budget_that_is_missed_by_least_is_told() -> None:
     with pytest.raises(BudgetError) as caught:
         chosen.result(request())
     assert caught.value.reachable == 20
-    assert chosen.unrefined(Fused(GRAPH), BudgetError(10, 15, "weights")).missed.reachable == 15  # type: ignore[union-attr]
+    assert chosen.without_refinement(Fused(GRAPH), BudgetError(10, 15, "weights")).missed.reachable == 15  # type: ignore[union-attr]
 
 
 def test_trial_below_the_threshold_or_in_budget_is_enough() -> None:

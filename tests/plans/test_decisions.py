@@ -37,10 +37,10 @@ from echo.plans.decisions import (
     range_text,
     read_decision,
     read_mark,
+    read_match_site,
     read_memory,
     read_missed,
     read_note,
-    read_place,
     splits_of,
     unmarked,
 )
@@ -78,7 +78,7 @@ def test_valid_records_are_read_back() -> None:
     assert read_memory("before", asdict(MEMORY)) == MEMORY
     assert read_missed(asdict(MISSED)) == MISSED
     assert read_mark([4, "tanh", {"a": "b"}]) == Mark(4, "tanh", {"a": "b"})
-    assert read_place(["rnn", 3]) == ("rnn", 3)
+    assert read_match_site(["rnn", 3]) == ("rnn", 3)
     assert read_note(["late", "a text"]) == Note("a text", NoteKind.LATE)
 
 
@@ -105,8 +105,8 @@ def test_field_of_another_kind_raises_graph_error(kind: Any, good: Any, bad: Any
         (lambda: read_mark([True, "tanh", {}]), "marks: expected the number and the operator of a node, got True"),
         (lambda: read_mark([4, "tanh", {"a": 1}]), "marks: expected attributes of node 4, got"),
         (lambda: read_mark([4, "tanh", ["a"]]), "marks: expected attributes of node 4, got"),
-        (lambda: read_place([3, 3]), "fused: expected the name of a pattern and the number of a node"),
-        (lambda: read_place(["rnn", False]), "fused: expected the name of a pattern and the number of a node"),
+        (lambda: read_match_site([3, 3]), "fused: expected the name of a pattern and the number of a node"),
+        (lambda: read_match_site(["rnn", False]), "fused: expected the name of a pattern and the number of a node"),
         (lambda: read_missed({**asdict(MISSED), "pattern": 3}), "missed: pattern must be a text, got 3"),
         (lambda: read_missed({**asdict(MISSED), "quiet": 1}), "missed: quiet must be true or false, got 1"),
         (lambda: read_note(["remark", 3]), "notes: expected a text, got 3"),

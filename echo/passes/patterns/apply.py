@@ -98,7 +98,7 @@ def find(
             if isinstance(result, Fusion):
                 fusions.append(result)
             elif result is not None:
-                missed.append(near_miss(graph, (pattern.name, number), result))
+                missed.append(missed_fusion(graph, (pattern.name, number), result))
     return list(_disjoint(fusions)), missed
 
 
@@ -151,14 +151,14 @@ def fuse(
         if not reason and (reason := why_left(fusion, entry_types)):
             layers.update(_layers([fusion], reason))
         if reason:
-            missed.append(near_miss(graph, fusion.match_site, reason, _is_small(fusion, entry_types)))
+            missed.append(missed_fusion(graph, fusion.match_site, reason, _is_small(fusion, entry_types)))
         else:
             fitting.append(fusion)
     taken, fused_graph = _in_order(graph, fitting, copies)
     anchors = {fusion.anchor for fusion in taken}
     if layers := layers or _layers(fusion for fusion in fitting if fusion.anchor not in anchors):
         return fuse(graph, types, copies, pinned, without, {**refused, **layers}, why_left, setting, infer, matcher)
-    missed += [near_miss(graph, fusion.match_site, ORDER) for fusion in fitting if fusion.anchor not in anchors]
+    missed += [missed_fusion(graph, fusion.match_site, ORDER) for fusion in fitting if fusion.anchor not in anchors]
     sites, counts = tuple(fusion.match_site for fusion in taken), Counter(fusion.label for fusion in taken)
     return Fused(unnumbered(fused_graph), sites, tuple(missed), counts, _hidden(taken, entry_types))
 
@@ -182,7 +182,7 @@ def _layers(fusions: Iterable[Fusion], reason: str = ORDER) -> dict[tuple[str, s
     return {(new.op, new.name): reason for new in nodes if new.op.startswith(PREFIX)}
 
 
-def near_miss(graph: Graph, site: MatchSite, reason: str, small: bool = False) -> MissedFusion:
+def missed_fusion(graph: Graph, site: MatchSite, reason: str, small: bool = False) -> MissedFusion:
     """A near-miss at a match site in the graph; one whose arrays are too ``small`` to matter is quiet."""
     pattern, number = site
     return MissedFusion(number, graph.nodes[number].name, pattern, reason, quiet=small or pattern in QUIET)
