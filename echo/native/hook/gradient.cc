@@ -13,8 +13,8 @@
 
 namespace echo {
 
-// The recomputed outputs, as "0" or "0,2"; where the node runs again more than once, or not for all backward nodes, then
-// the backward nodes at which that begins, as "0@17,230".
+// The recomputed outputs, as "0" or "0,2"; where the node is recomputed more than once, or not for all backward nodes,
+// then the backward nodes at which that begins, as "0@17,230".
 static const char kPlanAttribute[] = "__echo_recompute__";
 static const char kRangeAttribute[] = "__echo_match_range__";
 

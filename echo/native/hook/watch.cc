@@ -1,4 +1,4 @@
-// Was an array written between a forward pass and its backward pass? What a plan computes again from it would then mix
+// Was an array written between a forward pass and its backward pass? What a plan recomputes from it would then mix
 // old and new values.
 //
 // MXNet's engine counts the writes to each array. A record is made by a function that the engine runs as a reader of

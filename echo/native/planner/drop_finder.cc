@@ -123,7 +123,7 @@ bool DropFinder::expand(std::int32_t node, std::int32_t position, std::int32_t s
   return drop->gain > 0;
 }
 
-// The costliest node that a drop computes again, -1 where it is not the greater part of what it costs.
+// The costliest node that a drop recomputes, -1 where it is not the greater part of what it costs.
 std::int32_t DropFinder::costliest(const Drop& drop) const {
   std::int32_t found = -1;
   for (const auto& [node, position] : drop.splits)

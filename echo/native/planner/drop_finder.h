@@ -1,4 +1,4 @@
-// Finds values that could be dropped and computed again, with estimates of what that is worth.
+// Finds values that could be dropped and recomputed, with estimates of what that is worth.
 #pragma once
 #include <cstdint>
 #include <utility>

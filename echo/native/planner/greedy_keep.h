@@ -1,4 +1,4 @@
-// Uses up what a budget leaves: of the nodes that run again, keeps those whose values save the most time for their bytes.
+// Uses up what a budget leaves: of recomputed nodes, keeps those whose values save the most time for their bytes.
 // GreedyKeep in echo/policies/solvers/ruin_recreate.py runs it.
 #pragma once
 #include <cstdint>

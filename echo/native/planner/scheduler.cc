@@ -79,7 +79,7 @@ ECHO_EXPORT double echo_schedule_simulate(Schedule* schedule, std::int64_t* byte
 }
 
 // The steps of the last simulation: the node that runs, and the position in the order of the nodes at which it does. A
-// forward node that runs at a position other than its own runs again.
+// forward node that runs at a position other than its own is recomputed there.
 ECHO_EXPORT std::int32_t echo_schedule_steps(const Schedule* schedule, std::int32_t most, std::int32_t* node,
                                              std::int32_t* position) {
   for (std::int32_t step = 0; step < schedule->steps() && step < most; ++step) {
@@ -89,7 +89,7 @@ ECHO_EXPORT std::int32_t echo_schedule_steps(const Schedule* schedule, std::int3
   return schedule->steps();
 }
 
-// Finds the fastest schedule of at most `budget` bytes in which only nodes with candidate[node] = 1 run again, starting
+// Finds the fastest schedule of at most `budget` bytes in which only nodes with candidate[node] = 1 are recomputed,
 // from the splits that are set; `effort` bounds the simulations. Leaves the best that it found; where none fits, `bytes`
 // says so.
 ECHO_EXPORT double echo_schedule_fit(Schedule* schedule, const std::uint8_t* candidate, std::int64_t budget,
