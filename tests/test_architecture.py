@@ -182,7 +182,7 @@ STATE = {
     "off; belongs to the thread: that its operators draw from one space",
     "echo/frontend/install.py": "it is installed once: a lock; MXNet is marked by the copy of echo that works on it",
     "echo/native/__init__.py": "the library whose functions MXNet calls; belongs to the thread: its captures",
-    "echo/passes/pass_manager.py": "belongs to the thread: the folder into which its plannings are traced",
+    "echo/passes/pass_manager.py": "belongs to the thread: the folder for the dumps of its stages",
     "echo/plans/options.py": "policies of users, by which keys of plans tell them apart",
     "echo/runtime/gluon.py": "whether the process trains by Gluon, and by hybridized blocks; belongs to the thread: "
     "the policy of the block whose CachedOps it makes",

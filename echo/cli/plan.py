@@ -126,12 +126,12 @@ def _made(
         )
     import echo
     from echo.frontend.symbols import load_symbol
-    from echo.passes.pass_manager import tracing
+    from echo.passes.pass_manager import dumping
 
     check_folders(save, netron)
     symbol = load_symbol(Path(path))
     _check_names(symbol, why)
-    with tracing(dump or ""):
+    with dumping(dump or ""):
         found: Plan = echo.plan(symbol, **options, shapes=shapes_of(symbol, shapes))
     _save(found, symbol, save, netron)
     return found

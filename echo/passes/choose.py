@@ -13,7 +13,7 @@ from echo.estimators.cost_model import CostModel
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.fuse import Fuse
-from echo.passes.pass_manager import Pass, run, trace
+from echo.passes.pass_manager import Pass, run, stage_dump
 from echo.passes.patterns.apply import Fused, MatchSite
 from echo.passes.request import Request, Slow
 from echo.passes.rewrite import Rewritten
@@ -184,8 +184,8 @@ def _refined(request: Request, stages: Stages, base: Variant, stage: Refinement)
         with request.fallback_scope(stage.label):
             variant = _refined_variant(request, stages, base, proposal.fused)
         reason = _why_rejected(request, stage, proposal, base, variant)
-    if (tracing := trace()) is not None:
-        tracing.note("chosen", f"rejected: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
+    if (dump := stage_dump()) is not None:
+        dump.note("chosen", f"rejected: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
     if variant is not None and not reason:
         return variant
     without = base.plan if base.planned else None

@@ -1,4 +1,4 @@
-"""Runs passes: what each needs and gives, what is traced of it, and the rules that its value has to keep."""
+"""Runs passes: what each needs and gives, what is dumped of it, and the rules that its value has to keep."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from echo.system.threads import PerThread
 _FOLDER = PerThread("")
 
 
-class Trace:
-    """Writes into a folder, which is made where it is not there."""
+class StageDump:
+    """Writes the result of each stage into a folder, which is made if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,15 +71,15 @@ class Trace:
         return number
 
 
-def tracing(folder: str) -> ContextManager[None]:
-    """A context in which a thread's plannings are traced into a folder; an empty name leaves it to the environment."""
+def dumping(folder: str) -> ContextManager[None]:
+    """A context in which a thread's stages are dumped into a folder; an empty name leaves it to the environment."""
     return _FOLDER.set_to(folder)
 
 
-def trace() -> Trace | None:
-    """The trace that `tracing` or else the environment asks for, if one does."""
+def stage_dump() -> StageDump | None:
+    """The dump that `dumping` or else the environment asks for, if one does."""
     folder = _FOLDER.value or debug().dump
-    return Trace(Path(folder)) if folder else None
+    return StageDump(Path(folder)) if folder else None
 
 
 @functools.singledispatch
@@ -177,7 +177,7 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
     """
     values: dict[type, Any] = {type(value): value for value in initial_values}
     done: list[str] = []
-    tracing = trace()
+    dump = stage_dump()
     for stage in passes:
         if stage.gives in values:
             continue
@@ -189,13 +189,13 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
         try:
             value = _checked(stage, stage.run(*(values[value_type] for value_type in stage.needs)), values)
         except Exception as error:
-            if tracing is not None:
-                tracing.note(stage.name, f"failed: {one_line(error)}")
+            if dump is not None:
+                dump.note(stage.name, f"failed: {one_line(error)}")
             if isinstance(error, (OptionError, BudgetError)):
                 raise
             _raise(error, (*done, stage.name))
-        if tracing is not None:
-            tracing.stage(stage.name, value, time.perf_counter() - started)
+        if dump is not None:
+            dump.stage(stage.name, value, time.perf_counter() - started)
         values[stage.gives] = value
         done.append(stage.name)
     return values

@@ -13,7 +13,7 @@ from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import Candidates, EstimateCost
 from echo.passes.fuse import CountWorkspaces, Workspaces
-from echo.passes.pass_manager import run, trace
+from echo.passes.pass_manager import run, stage_dump
 from echo.passes.patterns import MASKS
 from echo.passes.patterns.apply import Fused, MatchSite, missed_fusion
 from echo.passes.request import Request, Slow
@@ -241,8 +241,8 @@ class Variant:
         seconds = request.stock_seconds() if self.stock is not None and self.is_timed else None
         plan = _explained(self.plan, self.fused, self.stock, seconds)
         plan = replace(plan, notes=(*plan.notes, *request.notes))
-        if (tracing := trace()) is not None:
-            tracing.note("plan", "\n".join([plan.summary(), *plan.remarks]))
+        if (dump := stage_dump()) is not None:
+            dump.note("plan", "\n".join([plan.summary(), *plan.remarks]))
         assert self.planned is not None
         return self.planned._replace(plan=plan, analysis=None)
 
@@ -296,9 +296,9 @@ def choose(variants: Sequence[Variant], user: Graph) -> Variant:
     least = min(planned, key=lambda variant: (variant.bytes(hidden), variant.seconds if timed else 0.0))
     reasons = ["" if variant is least else _why_rejected(variant, least, hidden, timed) for variant in planned]
     chosen = planned[reasons.index("")]
-    if (tracing := trace()) is not None:
+    if (dump := stage_dump()) is not None:
         texts = (_verdict(variant, variant is chosen, reason) for variant, reason in zip(planned, reasons))
-        tracing.note("chosen", "\n".join(texts))
+        dump.note("chosen", "\n".join(texts))
     return chosen._with_rejected(planned[0].fused, reasons[0], user) if reasons[0] else chosen
 
 

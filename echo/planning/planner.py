@@ -14,7 +14,7 @@ from typing import Callable, ContextManager, Iterator, NamedTuple, Protocol
 from echo import pipeline
 from echo.errors import REPORT, BudgetError, GraphError, UnsupportedError, one_line
 from echo.ir.graph import Graph
-from echo.passes.pass_manager import trace
+from echo.passes.pass_manager import stage_dump
 from echo.passes.request import Framework, Request
 from echo.passes.variant import PlanResult
 from echo.planning import plan_cache
@@ -208,7 +208,7 @@ class Planner:
     def _loaded_or_searched(
         self, key: str, request: Request, framework: PlanningFramework, leader: Leader | None
     ) -> PlannedGraph | BudgetError:
-        stored = None if trace() is not None else plan_cache.load(key, request.graph, framework)
+        stored = None if stage_dump() is not None else plan_cache.load(key, request.graph, framework)
         if stored is not None and not stored.plan.is_late:
             return stored
         budget = request.options.memory_budget is not None
