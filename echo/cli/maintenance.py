@@ -27,12 +27,12 @@ def doctor(as_json: Json = False) -> None:
     """
     from echo.cli import machine  # with all that it asks
 
-    facts = machine.examine()
-    works = machine.works(facts)
+    checks = machine.examine()
+    works = machine.works(checks)
     if as_json:
-        print_json({"works": works, "facts": [dataclasses.asdict(fact) for fact in facts]})
+        print_json({"works": works, "facts": [dataclasses.asdict(check) for check in checks]})
     else:
-        print(machine.render(facts))
+        print(machine.render(checks))
     raise typer.Exit(0 if works else 1)
 
 

@@ -12,13 +12,13 @@ from typing import Mapping
 import pytest
 
 from echo.cli import machine, main
-from echo.cli.machine import STOPS, Fact
+from echo.cli.machine import STOPS, Check
 from echo.cli.maintenance import rows_of
 from echo.system.files import PLANS, TIMES, CachedFile
 from tests.cli.models import check_line
 
-FINE_ONE = Fact("Python", "version", "3.11.7")
-STOPS_ONE = Fact("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0", STOPS)
+FINE_ONE = Check("Python", "version", "3.11.7")
+STOPS_ONE = Check("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0", STOPS)
 
 
 def test_here_echo_works(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,17 +30,17 @@ def test_here_echo_works(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in text
 
 
-@pytest.mark.parametrize(("facts", "status"), [([FINE_ONE], 0), ([FINE_ONE, STOPS_ONE], 1)], ids=["works", "does not"])
+@pytest.mark.parametrize(("checks", "status"), [([FINE_ONE], 0), ([FINE_ONE, STOPS_ONE], 1)], ids=["works", "does not"])
 def test_exit_status(
-    facts: list[Fact], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checks: list[Check], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(machine, "examine", lambda: facts)
+    monkeypatch.setattr(machine, "examine", lambda: checks)
     assert main.main(["doctor"]) == status
-    assert capsys.readouterr().out.splitlines() == machine.render(facts).splitlines()
+    assert capsys.readouterr().out.splitlines() == machine.render(checks).splitlines()
     assert main.main(["doctor", "--json"]) == status
     found = json.loads(capsys.readouterr().out)
     assert found["works"] is (status == 0)
-    assert [Fact(**fact) for fact in found["facts"]] == facts
+    assert [Check(**check) for check in found["facts"]] == checks
 
 
 def command(environment: Mapping[str, str], *options: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +60,7 @@ def test_command_without_writable_cache_names_what_is_off(tmp_path: Path) -> Non
 def test_command_with_invalid_option_fails_and_names_it() -> None:
     done = command({**os.environ, "ECHO_MAX_OVERHEAD": "banana"}, "--json")
     assert done.returncode == 1
-    stops = [fact["name"] for fact in json.loads(done.stdout)["facts"] if fact["state"] == STOPS]
+    stops = [check["name"] for check in json.loads(done.stdout)["facts"] if check["state"] == STOPS]
     assert stops == ["ECHO_MAX_OVERHEAD"]
 
 
