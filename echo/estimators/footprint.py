@@ -241,7 +241,7 @@ def _kind(training: TrainingGraph, first: int, last: int) -> str:
     node = training.nodes[first]
     if node.forward:
         return FEATURE_MAPS if _is_stashed(training, first, last) else TEMPORARIES
-    return RECOMPUTED if node.user is not None else OUTPUT_GRADIENTS
+    return RECOMPUTED if node.original is not None else OUTPUT_GRADIENTS
 
 
 def _stashed_by_layer(training: TrainingGraph, groups: _Groups) -> dict[str, int]:

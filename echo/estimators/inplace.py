@@ -210,8 +210,8 @@ class _Sensitive:
 
     def forward_of(self, node: TrainingNode) -> TrainingNode:
         """The forward node of a gradient; any other node itself."""
-        for dep in () if node.forward or node.user is not None else node.control_deps:
-            if self._training.nodes[dep].user is not None:
+        for dep in () if node.forward or node.original is not None else node.control_deps:
+            if self._training.nodes[dep].original is not None:
                 return self._training.nodes[dep]
         return node
 
@@ -232,7 +232,7 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     for number in numbers:
         node, first = training.nodes[number], training.first_entry[number]
         pairs = {(i, o) for i, o, same in node.inplace if not same and inplace[first + o] != i}
-        owner = sensitive.forward_of(node).user
+        owner = sensitive.forward_of(node).original
         if owner is None:  # a sum of gradients, which cannot be marked, and which no recomputation changes
             nodes[number] = _without(node, pairs)
         else:
@@ -272,7 +272,9 @@ def moved(
     if not any(number in stock_sensitive for number, _ in training.operators()):
         return frozenset()
     planned = with_clones(training, recompute, schedule)
-    original = {node.user: number for number, node in training.operators() if node.forward and node.user is not None}
+    number_of = {
+        node.original: number for number, node in training.operators() if node.forward and node.original is not None
+    }
     storage = blocks(planned)
     readers: dict[Entry, list[int]] = defaultdict(list)
     of_chunk: dict[int, set[int]] = defaultdict(set)  # also of the copies in it
@@ -283,8 +285,8 @@ def moved(
                 of_chunk[storage.chunk[planned.entry_id(entry)]].add(number)
 
     def clones(numbers: Iterable[int]) -> set[int]:
-        return {original[user] for number in numbers
-                if not planned.nodes[number].forward and (user := planned.nodes[number].user) is not None}  # fmt: skip
+        nodes = (planned.nodes[number] for number in numbers)
+        return {number_of[node.original] for node in nodes if not node.forward and node.original is not None}
 
     refused: set[int] = set()
     for number, position, output, same in _lost(planned, storage, _Sensitive(planned, device)):
@@ -297,7 +299,7 @@ def moved(
         source = planned.nodes[number].inputs[position]
         beside = of_chunk[storage.chunk[planned.entry_id(source)]]
         refused |= (clones([number]) or clones(readers[Entry(source.node, source.index)]) or clones(beside)
-                    or set(original.values()))  # fmt: skip
+                    or set(number_of.values()))  # fmt: skip
     return frozenset(refused)
 
 

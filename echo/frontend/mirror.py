@@ -44,7 +44,7 @@ def forward_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingGr
             inputs=node.inputs,
             control_deps=node.control_deps,
             attrs=node.attrs,
-            user=number,
+            original=number,
         )
         for number, node in enumerate(graph.nodes)
     )

@@ -246,15 +246,15 @@ def gradient_rules(
         for number in () if node.forward else node.control_deps:
             forward = training.nodes[number]
             family = spec(forward.op).gradient.rule_family
-            if forward.user is None or family is None:
+            if forward.original is None or family is None:
                 continue
             rule = _FAMILIES[family].choose(_Case(training, number, onednn, Entry(number) in copied))
             if rule is not None and rule.before == node.op:
-                rules[forward.user] = rule
+                rules[forward.original] = rule
     for number, rule in split_gradients(training, cudnn).items() if onednn or cudnn else ():
-        user = training.nodes[number].user
-        if user is not None:
-            rules[user] = rule
+        original = training.nodes[number].original
+        if original is not None:
+            rules[original] = rule
     return rules
 
 

@@ -69,7 +69,7 @@ def _multiple(size: int, unit: int) -> int:
 
 def common_subexpressions(graph: Graph, training: TrainingGraph) -> dict[int, int]:
     """Maps each node of the user's graph that MXNet merged into an equal one to the number of that equal node."""
-    present = {node.user for node in training.nodes if node.user is not None}
+    present = {node.original for node in training.nodes if node.original is not None}
     merged_into: dict[int, int] = {}
     if len(present) == len(graph.nodes):
         return merged_into

@@ -117,7 +117,7 @@ def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[
         return f"kept: matches {keep[number]!r}"
     if number in heads:
         return "an output of the symbol lives to the end anyway"
-    if node.user is None:
+    if node.original is None:
         return "not a node of the symbol"
     if any(0 in array_type.shape or not array_type.shape for array_type in node.outputs[:1]):
         return "an array without elements"
@@ -192,10 +192,10 @@ def _is_named(name: str, pattern: str) -> bool:
 
 def _names(graph: Graph, training: TrainingGraph) -> dict[int, list[str]]:
     """The user's names for each forward node: more than one where MXNet merges equal nodes."""
-    number_of = {node.user: number for number, node in training.operators() if node.user is not None}
+    number_of = {node.original: number for number, node in training.operators() if node.original is not None}
     names = {number: [node.name] for number, node in training.operators() if node.forward}
-    for duplicate, user in common_subexpressions(graph, training).items():
-        names[number_of[user]].append(graph.nodes[duplicate].name)
+    for duplicate, original in common_subexpressions(graph, training).items():
+        names[number_of[original]].append(graph.nodes[duplicate].name)
     return names
 
 

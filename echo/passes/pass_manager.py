@@ -236,10 +236,12 @@ def check(value: Any, before: Mapping[type, Any]) -> None:
 
 @check.register(Fused)
 def _(fused: Fused, before: Mapping[type, Any]) -> None:
-    user: Graph = before[Request].graph
+    original: Graph = before[Request].graph
     graphs.check(fused.graph)
-    _expect(len(fused.graph.heads) == len(user.heads), f"{len(user.heads)} outputs, got {len(fused.graph.heads)}")
-    expected, got = user.variable_names, fused.graph.variable_names
+    _expect(
+        len(fused.graph.heads) == len(original.heads), f"{len(original.heads)} outputs, got {len(fused.graph.heads)}"
+    )
+    expected, got = original.variable_names, fused.graph.variable_names
     _expect(got == expected, f"the variables {expected}, got {got}")
 
 
@@ -255,8 +257,12 @@ def _(training: TrainingGraph, before: Mapping[type, Any]) -> None:
     check_nodes(training.nodes)
     nodes = before[Request].graph.nodes
     for number, node in training.operators():
-        is_operator = node.user is None or (0 <= node.user < len(nodes) and not nodes[node.user].is_variable)
-        _expect(is_operator, f"node {number} ({node.name!r}) to stand for an operator of the user's, got {node.user}")
+        is_operator = node.original is None or (
+            0 <= node.original < len(nodes) and not nodes[node.original].is_variable
+        )
+        _expect(
+            is_operator, f"node {number} ({node.name!r}) to stand for an operator of the user's, got {node.original}"
+        )
 
 
 @check.register(Candidates)
@@ -301,11 +307,14 @@ def _(selection: Selection, before: Mapping[type, Any]) -> None:
 
 @check.register(Rewritten)
 def _(rewritten: Rewritten, before: Mapping[type, Any]) -> None:
-    user: Graph = before[Request].graph
+    original: Graph = before[Request].graph
     graphs.check(rewritten.graph)
-    _expect(rewritten.graph.heads == user.heads, "the user's outputs")
-    _expect(len(rewritten.graph.nodes) == len(user.nodes), f"{len(user.nodes)} nodes, got {len(rewritten.graph.nodes)}")
-    for number, (node, base) in enumerate(zip(rewritten.graph.nodes, user.nodes)):
+    _expect(rewritten.graph.heads == original.heads, "the user's outputs")
+    _expect(
+        len(rewritten.graph.nodes) == len(original.nodes),
+        f"{len(original.nodes)} nodes, got {len(rewritten.graph.nodes)}",
+    )
+    for number, (node, base) in enumerate(zip(rewritten.graph.nodes, original.nodes)):
         _expect(_is_marked(node, base), f"node {number} ({base.name!r}) as the user made it, but for added attributes")
 
 

@@ -62,10 +62,10 @@ class Rewrite:
         splits: dict[int, list[int]] = {}
         ranks = _backward_ranks(training)  # none without the hook, where all backward nodes read the same copy
         for entry in sorted(selection.recompute):
-            user = training.nodes[entry.node].user
-            if user is not None and entry.node in selection.runs:
-                outputs.setdefault(user, []).append(entry.index)
-                splits[user] = [
+            original = training.nodes[entry.node].original
+            if original is not None and entry.node in selection.runs:
+                outputs.setdefault(original, []).append(entry.index)
+                splits[original] = [
                     ranks[position] for position in selection.schedule.get(entry.node, ()) if position in ranks
                 ]
         for duplicate, number in common_subexpressions(request.graph, training).items():
@@ -184,7 +184,9 @@ def _layout_copy_bytes(training: TrainingGraph, marks: Iterable[Mark]) -> int:
     copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
     # a node that MXNet merges into an equal one is not counted: that one is
     return sum(
-        node.layout_copy_bytes * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None
+        node.layout_copy_bytes * copies.get(node.original, 0)
+        for _, node in training.operators()
+        if node.original is not None
     )
 
 
@@ -287,7 +289,7 @@ class _Reasons:
                 if not recomputed and entry not in readers:
                     continue
                 yield Decision(
-                    node=-1 if node.user is None else node.user,
+                    node=-1 if node.original is None else node.original,
                     name=node.name,
                     op=node.op,
                     output=index,

@@ -200,20 +200,20 @@ class Variant:
         """Whether its operators were measured."""
         return self.planned is not None and self.planned.timed
 
-    def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Variant:
+    def _with_rejected(self, fused: Fused, reason: str, original: Graph) -> Variant:
         """This variant, with those operators of another one as near-misses which it does not have."""
         left = [site for site in fused.match_sites if site not in self.fused.match_sites]
-        missed = (missed_fusion(user, site, reason) for site in left)
+        missed = (missed_fusion(original, site, reason) for site in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
-    def near_misses(self, user: Graph, slower: str = "") -> dict[MatchSite, MissedFusion]:
+    def near_misses(self, original: Graph, slower: str = "") -> dict[MatchSite, MissedFusion]:
         """Its fused operators as near-misses, because together they are ``slower`` or need more memory than the user's
         own graph.
         """
         assert self.stock is not None
         larger = f"needs {self._total:,} bytes, the user's own graph {self.stock.total:,}"
         reason = f"the graph with all fused operators {slower or larger}"
-        return {site: missed_fusion(user, site, reason) for site in self.fused.match_sites}
+        return {site: missed_fusion(original, site, reason) for site in self.fused.match_sites}
 
     def warmed(self, request: Request) -> Request | None:
         """Returns the request by which a refined graph is planned from the choice of this plan, in the time left.
@@ -282,10 +282,10 @@ class Refinement(Protocol):
     def run(self, request: Request, fused: Fused) -> Proposal: ...
 
 
-def choose(variants: Sequence[Variant], user: Graph) -> Variant:
+def choose(variants: Sequence[Variant], original: Graph) -> Variant:
     """The first variant that is worth its bytes (`_why_rejected`); the first ones have the most fused operators.
 
-    Fused operators that are left are near-misses of it, at nodes of the ``user``'s graph. Where none has a plan, the
+    Fused operators that are left are near-misses of it, at nodes of the ``original`` graph. If none has a plan, the
     first variant, with the error of the one that misses the budget by the least.
     """
     planned = [variant for variant in variants if variant.planned is not None]
@@ -299,7 +299,7 @@ def choose(variants: Sequence[Variant], user: Graph) -> Variant:
     if (dump := stage_dump()) is not None:
         texts = (_verdict(variant, variant is chosen, reason) for variant, reason in zip(planned, reasons))
         dump.note("chosen", "\n".join(texts))
-    return chosen._with_rejected(planned[0].fused, reasons[0], user) if reasons[0] else chosen
+    return chosen._with_rejected(planned[0].fused, reasons[0], original) if reasons[0] else chosen
 
 
 def _why_rejected(variant: Variant, least: Variant, hidden: int, timed: bool) -> str:

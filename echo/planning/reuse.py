@@ -36,14 +36,14 @@ _WORD = re.compile(r"[^\s,;:'\"()]+")
 class Names:
     """The names of all nodes of the original graph, and of its base, which has the plan's fused operators."""
 
-    user: tuple[str, ...]
+    original: tuple[str, ...]
     base: tuple[str, ...]
 
     @staticmethod
     def of(graph: Graph, base: Graph) -> Names:
         """Returns the names in these two graphs."""
-        user = tuple([node.name for node in graph.nodes])
-        return Names(user, user if base is graph else tuple([node.name for node in base.nodes]))
+        original = tuple([node.name for node in graph.nodes])
+        return Names(original, original if base is graph else tuple([node.name for node in base.nodes]))
 
 
 def renamed(plan: Plan, old: Names, new: Names, ops: Sequence[str]) -> Plan | None:
@@ -61,9 +61,9 @@ def renamed(plan: Plan, old: Names, new: Names, ops: Sequence[str]) -> Plan | No
     """
     if old == new:
         return plan
-    if len(old.user) != len(new.user) or len(old.base) != len(new.base):
+    if len(old.original) != len(new.original) or len(old.base) != len(new.base):
         return None
-    pairs = dict.fromkeys((*zip(old.user, new.user), *zip(old.base, new.base)))
+    pairs = dict.fromkeys((*zip(old.original, new.original), *zip(old.base, new.base)))
     words = _mapping(pairs)
     layers = _mapping((layer_named(before), layer_named(after)) for before, after in pairs)
     changed = {} if words is None else {before: after for before, after in words.items() if before != after}
@@ -129,7 +129,7 @@ class PlannedGraph(NamedTuple):
         Raises:
             GraphError: a fused operator or a mark does not fit the graph.
         """
-        if self.names.user == tuple([node.name for node in graph.nodes]):
+        if self.names.original == tuple([node.name for node in graph.nodes]):
             return self
         base = fused_base(self.plan, graph, framework)
         names = Names.of(graph, base)
@@ -182,13 +182,13 @@ def _differences(plan: Plan, framework: Framework) -> Iterator[str]:
         yield f"applied by: expected {plan.applied}, got {way}"
 
 
-def _confirmed(plan: Plan, user: Graph, framework: Framework) -> tuple[Graph, Graph]:
+def _confirmed(plan: Plan, original: Graph, framework: Framework) -> tuple[Graph, Graph]:
     if plan.changes_nothing:
-        return user, user
+        return original, original
     default_range = framework.match_range
     match_range = default_range if plan.match_range is None else plan.match_range
     try:
-        graph = fused_base(plan, user, framework)
+        graph = fused_base(plan, original, framework)
         marked = with_marks(graph, plan, framework)
         framework = framework.on(graph)
         check_marks(graph, plan, framework)
@@ -214,7 +214,7 @@ def warm_start_of(base: Graph, plan: Plan, options: Options, framework: Framewor
     request = Request(base, options, framework)
     values = run((Differentiate(), FindCandidates()), [request], request.progress)
     training, candidates = values[TrainingGraph], values[Candidates]
-    number_of = {node.user: number for number, node in training.operators() if node.forward}
+    number_of = {node.original: number for number, node in training.operators() if node.forward}
     backward = [number for number, node in training.operators() if not node.forward]
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
     offered = {**candidates.light, **candidates.heavy}
@@ -312,9 +312,9 @@ def _without_workspaces(request: Request, hidden: int) -> dict[str, int]:
 def _resized(plan: Plan, training: TrainingGraph, before: Memory, after: Memory, framework: Framework) -> Plan:
     """The plan with the bytes of other shapes, and with seconds in proportion to the bytes of the original graph."""
     sizes = {
-        (node.user, output): array_type.bytes
+        (node.original, output): array_type.bytes
         for _, node in training.operators()
-        if node.user is not None
+        if node.original is not None
         for output, array_type in enumerate(node.outputs)
     }
     factor = before.planned / max(1, plan.before.planned)

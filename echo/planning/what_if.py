@@ -77,7 +77,7 @@ class WhatIf:
     @cached_property
     def _training(self) -> TrainingGraph:
         training = self.request.framework.differentiate()
-        present = {node.user for _, node in training.operators()}  # without nodes that MXNet merged into equal ones
+        present = {node.original for _, node in training.operators()}  # without nodes that MXNet merged into equal ones
         marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
         rules = {mark.node: GradientRule.parse(mark.attrs[GRADIENT_ATTRIBUTE]) for mark in marks}
         if rules:
@@ -87,7 +87,7 @@ class WhatIf:
     @cached_property
     def _number_of(self) -> dict[int, int]:
         operators = self._training.operators()
-        return {node.user: number for number, node in operators if node.forward and node.user is not None}
+        return {node.original: number for number, node in operators if node.forward and node.original is not None}
 
     @cached_property
     def _candidates(self) -> Candidates:

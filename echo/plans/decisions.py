@@ -245,11 +245,11 @@ def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
     return ",".join(map(str, sorted(outputs))) + suffix
 
 
-def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
+def marked(original: Graph, rewritten: Graph) -> dict[int, str]:
     """The nodes that a plan recomputes, with the attribute that says so; not those that the user marked himself."""
     return {
         number: name
-        for number, (before, after) in enumerate(zip(user.nodes, rewritten.nodes))
+        for number, (before, after) in enumerate(zip(original.nodes, rewritten.nodes))
         for name in (PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE)
         if name in after.attrs and name not in before.attrs
     }
@@ -260,19 +260,19 @@ def has_gradient_rules(graph: Graph) -> bool:
     return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
 
 
-def unmarked(user: Graph, rewritten: Graph) -> Graph:
+def unmarked(original: Graph, rewritten: Graph) -> Graph:
     """A rewritten graph that came back from MXNet, without the marks of the plan."""
-    user_attributes = set().union(*(node.attrs for node in user.nodes))
+    user_attributes = set().union(*(node.attrs for node in original.nodes))
     return rewritten.without_attrs(*set(OF_PLANS) - user_attributes)
 
 
-def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
+def marks_of(original: Graph, rewritten: Graph) -> tuple[Mark, ...]:
     """The attributes of plans that a rewritten graph adds to the user's; `echo.passes.check_marks` applies them."""
     added = (
         {name: after.attrs[name] for name in OF_PLANS if name in after.attrs and name not in before.attrs}
-        for before, after in zip(user.nodes, rewritten.nodes)
+        for before, after in zip(original.nodes, rewritten.nodes)
     )
-    return tuple(Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs)
+    return tuple(Mark(number, original.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs)
 
 
 def outputs_of(mark: Mark) -> tuple[int, ...]:

@@ -116,7 +116,7 @@ def _node(value: Mapping[str, Any], number_of: Mapping[Any, int], loss: int) -> 
         outputs=(TensorType((size,), _UINT8),),
         inputs=_inputs(value, number_of),
         forward=forward,
-        user=number if forward else None,
+        original=number if forward else None,
     )
 
 

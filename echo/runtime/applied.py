@@ -74,7 +74,7 @@ class AppliedPlan:
     with other shapes, whether the plan holds for it too.
     """
 
-    user: Graph
+    original: Graph
     base: Graph
     graph: Graph
     shapes: Shapes
@@ -90,7 +90,7 @@ class AppliedPlan:
     @cached_property
     def fuses(self) -> bool:
         """Whether operators are fused, into kernels of echo's or into an MXNet operator, as one large product."""
-        return self.base != self.user
+        return self.base != self.original
 
     @cached_property
     def has_gradient_rules(self) -> bool:
@@ -100,7 +100,7 @@ class AppliedPlan:
     @cached_property
     def watch(self) -> InputWatch | None:
         """The watch of the arguments that backward reads again."""
-        return watch_of(self.graph, self.user, self._arguments)
+        return watch_of(self.graph, self.original, self._arguments)
 
     @cached_property
     def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:
@@ -111,7 +111,7 @@ class AppliedPlan:
 
     @cached_property
     def _arguments(self) -> list[str]:
-        names: list[str] = symbol_of(self.user).list_arguments()
+        names: list[str] = symbol_of(self.original).list_arguments()
         return names
 
     @cached_property
@@ -198,5 +198,5 @@ class BoundLeader:
         training = framework.differentiate()
         candidates = FindCandidates().run(Request(self.base, options, framework), training)
         recomputed = marked(self.base, self.graph)
-        chosen = {number for number, node in training.operators() if node.forward and node.user in recomputed}
+        chosen = {number for number, node in training.operators() if node.forward and node.original in recomputed}
         return WarmStart.of(training, candidates.light, chosen)

@@ -126,9 +126,9 @@ class InputWatch:
             return self._watch.record([arrays[place].handle.value for place in self._places])
 
 
-def watch_of(graph: Graph, user: Graph, names: Sequence[str]) -> InputWatch | None:
+def watch_of(graph: Graph, original: Graph, names: Sequence[str]) -> InputWatch | None:
     """The watch of a graph, bound for the user's with inputs of these names; None where nothing is read again."""
-    messages = messages_of(graph, variables_read_in_backward(graph, user))
+    messages = messages_of(graph, variables_read_in_backward(graph, original))
     places = [place for place, name in enumerate(names) if name in messages]
     return _input_watch(places, [messages[names[place]] for place in places], digests=True)
 
@@ -221,14 +221,14 @@ def _try(library: watch.WatchLibrary) -> None:
 _MIXTURE = "the gradients would be those of a mixture of old and new values"
 
 
-def variables_read_in_backward(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
+def variables_read_in_backward(graph: Graph, original: Graph) -> dict[int, tuple[int, ...]]:
     """The variables of a graph as it is bound that nodes read at another time than in the user's, with those nodes.
 
     These are nodes that are recomputed, and fused operators, whose gradients recompute their feature maps; and of fused
     operators and products that were put together also what they read through nodes that are not the user's, as a copy:
     his gradients may read the variable itself in backward.
     """
-    names = {node.name for node in user.nodes}
+    names = {node.name for node in original.nodes}
     new_nodes = {number for number, node in enumerate(graph.nodes) if node.name not in names}
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(graph.nodes):

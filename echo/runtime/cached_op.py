@@ -263,7 +263,7 @@ class PlannedCachedOp:
         choice = self._choice
         assert choice.graph is not None
         case = Case.of_call(
-            dict(zip(self._symbol.list_inputs(), args)), args[0].context, runner=self._runner, user=self._graph,
+            dict(zip(self._symbol.list_inputs(), args)), args[0].context, runner=self._runner, original=self._graph,
             bound=choice.graph, fuses=choice.fuses, plan=self.plans[signature], flags=self._flags, options=options,
         )  # fmt: skip
 

@@ -69,7 +69,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         if applied.fuses:
             return self._stock_executor().get_optimized_symbol()
         symbol = super().get_optimized_symbol()
-        return symbol_of(unmarked(applied.user, graph_of(symbol))) if applied.graph != applied.user else symbol
+        return symbol_of(unmarked(applied.original, graph_of(symbol))) if applied.graph != applied.original else symbol
 
     # Modes --------------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self._is_verified = True
         FORESIGHT.begins()
         verifier = self._applied.verifier
-        if verifier is not None and self._applied.graph != self._applied.user:
+        if verifier is not None and self._applied.graph != self._applied.original:
             if self._shown is not None:
                 self._shown.muted = True
             self._is_wrong = not verifier.matches_original(self, inputs)
@@ -157,12 +157,12 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _draws(self, mode: bool) -> bool:
         """Whether a forward pass in this mode draws random numbers; MXNet is asked where names leave it open."""
-        named = (node for node in self._applied.user.nodes if not node.is_variable)
+        named = (node for node in self._applied.original.nodes if not node.is_variable)
         if not any(may_draw(node.op, node.attrs) and _draws_in(mode, node) for node in named):
             return False
         if self._random is None:
             try:
-                training = self._applied.rebinder.differentiate(self._applied.user, binding_of(self))
+                training = self._applied.rebinder.differentiate(self._applied.original, binding_of(self))
             except EchoError:  # only the native hook knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
@@ -177,7 +177,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _watch(self, stock: mx.executor.Executor) -> None:
         if self._monitor is not None:
-            self._stock_monitor = WithoutClones(self._applied.user, self._applied.user, self._monitor[0])
+            self._stock_monitor = WithoutClones(self._applied.original, self._applied.original, self._monitor[0])
             stock.set_monitor_callback(self._stock_monitor, self._monitor[1])
 
     def _muted(self, muted: bool) -> None:
@@ -198,7 +198,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
         """
         applied = self._for_shapes(kwargs)
-        stock = applied if applied.graph == applied.user else _without_plan(applied)
+        stock = applied if applied.graph == applied.original else _without_plan(applied)
 
         def reshaped(applied: AppliedPlan) -> mx.executor.Executor:
             return self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
@@ -242,7 +242,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _holds(self, binding: Binding) -> bool:
         applied = self._applied
-        if applied.graph == applied.user:
+        if applied.graph == applied.original:
             return True
         if binding.key not in applied.held:
             applied.held[binding.key] = applied.rebinder.confirms(applied.base, applied.graph, binding)
@@ -281,7 +281,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
 
 def _without_plan(applied: AppliedPlan) -> AppliedPlan:
-    return replace(applied, base=applied.user, graph=applied.user, held={})
+    return replace(applied, base=applied.original, graph=applied.original, held={})
 
 
 def _draws_in(mode: bool, node: Node | TrainingNode) -> bool:
@@ -311,14 +311,14 @@ class WithoutClones:
     itself, under its own name: that one waits here for the node. ``muted`` drops everything.
     """
 
-    def __init__(self, user: Graph, bound: Graph, callback: Callable[..., None]) -> None:
+    def __init__(self, original: Graph, bound: Graph, callback: Callable[..., None]) -> None:
         self.muted = False
         self._callback = callback
-        self._names = {node.name for node in user.nodes}
-        self._variables = {node.name for node in user.nodes if node.is_variable}
-        clones = {bound.nodes[number].name + _CLONE_SUFFIX[mark] for number, mark in marked(user, bound).items()}
+        self._names = {node.name for node in original.nodes}
+        self._variables = {node.name for node in original.nodes if node.is_variable}
+        clones = {bound.nodes[number].name + _CLONE_SUFFIX[mark] for number, mark in marked(original, bound).items()}
         self._clones = clones - self._names
-        pairs = zip(user.nodes, bound.nodes)
+        pairs = zip(original.nodes, bound.nodes)
         self._sliced = {user_node.name for user_node, bound_node in pairs if user_node.op != bound_node.op}
         texts = {node.name: node.attrs.get(GRADIENT_ATTRIBUTE) for node in bound.nodes}
         self._rules = {name: GradientRule.parse(text) for name, text in texts.items() if text}

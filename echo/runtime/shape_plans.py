@@ -51,8 +51,8 @@ class CachedOpGraph:
 STOCK = CachedOpGraph()
 
 
-def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> CachedOpGraph:
-    """The choice of a planned graph; ``user`` is the graph with these inputs that it was planned for."""
+def chosen(plan: Plan, graph: Graph, original: Graph, inputs: Sequence[str]) -> CachedOpGraph:
+    """The choice of a planned graph; ``original`` is the graph with these inputs that it was planned for."""
     recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
     mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
     return CachedOpGraph(
@@ -62,7 +62,7 @@ def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> Cach
         in_training=bool(mode_dependent) or any(spec(node.op).safety.clone_op for node in recomputed),
         has_gradient_rules=has_gradient_rules(graph),
         fuses=bool(plan.fused),
-        watch=watch_of(graph, user, inputs),
+        watch=watch_of(graph, original, inputs),
     )
 
 

@@ -43,7 +43,7 @@ class Case:
     """One bound graph and its inputs: ``arrays`` are arguments, auxiliary states and gradients before the step."""
 
     runner: Runner
-    user: Graph
+    original: Graph
     bound: Graph
     fuses: bool  # last bits may differ
     ctx: mx.Context
@@ -74,7 +74,7 @@ class Case:
         def step(of_plan: bool) -> compare.Arrays:
             return self._step(make(of_plan))
 
-        with compare.same_random(self.user, self.ctx.device_type == "gpu") as (restore, read_state):
+        with compare.same_random(self.original, self.ctx.device_type == "gpu") as (restore, read_state):
             expected, first = step(False), read_state()
             restore()
             actual, second = self._step(planned), read_state()
@@ -87,7 +87,7 @@ class Case:
     def _step(self, runnable: Any) -> compare.Arrays:
         if self.runner == Runner.EXECUTOR:
             return compare.step_of(runnable)
-        return compare.call_of(runnable, self.arrays["argument"], symbol_of(self.user).list_auxiliary_states())
+        return compare.call_of(runnable, self.arrays["argument"], symbol_of(self.original).list_auxiliary_states())
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Verifier:
         """
         applied = executor._applied
         arrays = {"argument": executor.arg_dict, "gradient": executor.grad_dict, "state": executor.aux_dict}
-        case = Case(Runner.EXECUTOR, applied.user, applied.graph, applied.fuses, executor._ctx, self.plan,
+        case = Case(Runner.EXECUTOR, applied.original, applied.graph, applied.fuses, executor._ctx, self.plan,
                     executor.requests, arrays, options=self.options)  # fmt: skip
 
         def make(of_plan: bool) -> mx.executor.Executor:
@@ -206,7 +206,7 @@ def write(case: Case, wrong: Sequence[Difference]) -> Path:
             "platform": platform.platform(),
         },
     }
-    graphs = {name: graph.to_json() for name, graph in (("symbol", case.user), ("bound", case.bound))}
+    graphs = {name: graph.to_json() for name, graph in (("symbol", case.original), ("bound", case.bound))}
     for name, value in {"about": about, **graphs}.items():
         (folder / f"{name}.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
     if case.plan is not None:
@@ -230,7 +230,7 @@ def replay(folder: Path) -> int:
         case.arrays["argument"][name].attach_grad()
 
     def make(of_plan: bool) -> Any:
-        symbol = symbol_of(case.bound if of_plan else case.user)
+        symbol = symbol_of(case.bound if of_plan else case.original)
         if case.runner != Runner.EXECUTOR:
             return mx.nd.CachedOp(symbol, case.flags)
         copies = [{name: array.copy() for name, array in case.arrays.get(kind, {}).items()} for kind in _KINDS]
@@ -245,7 +245,7 @@ def replay(folder: Path) -> int:
 
 
 def _loaded(folder: Path) -> Case:
-    about, user, bound = (json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    about, original, bound = (json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
                           for name in ("about", "symbol", "bound"))  # fmt: skip
     ctx = mx.Context(*about["context"])
     arrays: dict[str, dict[str, Any]] = {}
@@ -255,7 +255,7 @@ def _loaded(folder: Path) -> Case:
             arrays.setdefault(kind, {})[name] = mx.nd.array(value, ctx, value.dtype)
     plan = folder / "plan.json"
     return Case(
-        Runner(about["runner"]), graph_of(load(user)), graph_of(load(bound)), about["fuses"], ctx,
+        Runner(about["runner"]), graph_of(load(original)), graph_of(load(bound)), about["fuses"], ctx,
         Plan.load(plan) if plan.exists() else None, about["requests"], arrays,
         [(name, value) for name, value in about["flags"]], about["training"],
     )  # fmt: skip

@@ -180,7 +180,7 @@ def test_output_never_read_lives_for_its_own_step() -> None:
     b = Builder()
     x = b.variable("x", 10)
     b.nodes.append(
-        TrainingNode("split", "split", (TensorType((10,)), TensorType((30,))), (x,), user=1)  # second is never read
+        TrainingNode("split", "split", (TensorType((10,)), TensorType((30,))), (x,), original=1)  # second is never read
     )
     last = b.forward("exp", "last", (10,), Entry(1, 0))
     found = footprint_of(b.graph([last]))
@@ -190,8 +190,8 @@ def test_output_never_read_lives_for_its_own_step() -> None:
 def test_types_have_their_own_sizes() -> None:
     b = Builder()
     x = b.variable("x", 10)
-    b.nodes.append(TrainingNode("cast", "double", (TensorType((10,), 1),), (x,), user=1))
-    b.nodes.append(TrainingNode("cast", "half", (TensorType((10,), 2),), (Entry(1),), user=2))
+    b.nodes.append(TrainingNode("cast", "double", (TensorType((10,), 1),), (x,), original=1))
+    b.nodes.append(TrainingNode("cast", "half", (TensorType((10,), 2),), (Entry(1),), original=2))
     assert footprint_of(b.graph([Entry(2)])).live.tolist() == [0, 80, 100]
 
 

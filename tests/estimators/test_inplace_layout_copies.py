@@ -158,7 +158,7 @@ def test_all_planners_count_what_copies_keep() -> None:
     choice = np.zeros(training.first_entry[-1], np.uint8)
     choice[[training.entry_id(Entry(number)) for number in clip]] = 1
     clones = with_clones(training, [Entry(number) for number in clip])
-    kept = sum(node.layout_copy_bytes for node in clones.nodes if not node.forward and node.user is not None)
+    kept = sum(node.layout_copy_bytes for node in clones.nodes if not node.forward and node.original is not None)
     assert kept == MAP * len(clip)
     seconds, ranges = [0.0] * len(training.nodes), (16, 1, -1)
     for planner in (StoragePlanner, ReferencePlanner):

@@ -177,9 +177,9 @@ def test_a_cached_op_allocates_what_was_planned(name: str) -> None:
     ]
     marks: dict[int, list[int]] = {}
     for entry in chosen:
-        user = training.nodes[entry.node].user
-        assert user is not None
-        marks.setdefault(user, []).append(entry.index)
+        original = training.nodes[entry.node].original
+        assert original is not None
+        marks.setdefault(original, []).append(entry.index)
     for match_range in (None, 1):
         graph = mark(case.graph, marks, hook=True, match_range=match_range)
         predicted = plan_storage(with_clones(training, chosen), match_range or 16).total

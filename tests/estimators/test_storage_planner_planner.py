@@ -189,9 +189,9 @@ def printed(case: Case, graph: Graph, value: int) -> int:
 def test_forward_graph_is_the_forward_part_of_the_training_graph(name: str) -> None:
     case = any_case(name)
     alone = forward_graph(case.graph, case.binding, mx.cpu())
-    assert [(node.op, node.name, node.user) for node in alone.nodes] == [
+    assert [(node.op, node.name, node.original) for node in alone.nodes] == [
         (node.op, node.name, number) for number, node in enumerate(case.graph.nodes)
     ]
-    types = {node.user: node.outputs for node in case.training.nodes if node.forward and node.user is not None}
-    assert {node.user: node.outputs for node in alone.nodes if node.user in types} == types
+    types = {node.original: node.outputs for node in case.training.nodes if node.forward and node.original is not None}
+    assert {node.original: node.outputs for node in alone.nodes if node.original in types} == types
     assert alone.planned_bytes == printed(case, case.graph, 16)

@@ -105,7 +105,7 @@ def entries_of(case: Case, *names: str) -> frozenset[Entry]:
 
 def clones(training: TrainingGraph) -> dict[str, TrainingNode]:
     """The nodes that run a second time, by name."""
-    return {node.name: node for node in training.nodes if not node.forward and node.user is not None}
+    return {node.name: node for node in training.nodes if not node.forward and node.original is not None}
 
 
 # Against the hook ---------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_the_hook_makes_as_many_clones_as_predicted(name: str) -> None:
         schedule = case.draw_schedule(seed, entries)
         predicted = with_clones(case.training, entries, schedule)
         assert structure(case.bound(case.rewritten(entries, schedule=schedule))) == structure(predicted)
-        made = [node for node in predicted.nodes if not node.forward and node.user is not None]
+        made = [node for node in predicted.nodes if not node.forward and node.original is not None]
         several += len(made) - len(clones(predicted))
     assert several > 0 or name not in ("nmt", "lm"), "in a recurrent network many nodes are read here and there"
 

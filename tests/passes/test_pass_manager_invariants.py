@@ -58,7 +58,11 @@ DAMAGES: Mapping[str, tuple[type, Callable[[Any], Any], str]] = {
     "a training graph out of order":
         (TrainingGraph, late, "before it"),
     "a gradient of a node that is not there":
-        (TrainingGraph, lambda found: with_node(found, first_operator(found), user=10**6), "an operator of the user's"),
+        (
+            TrainingGraph,
+            lambda found: with_node(found, first_operator(found), original=10**6),
+            "an operator of the user's",
+        ),
     "a candidate that is refused, too":
         (Candidates, uncertain, "one verdict"),
     "an operator without a verdict":

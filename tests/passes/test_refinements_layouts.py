@@ -173,13 +173,13 @@ def test_layout_that_needs_more_than_stock_is_not_batched(
     """A budget above what the user's own graph needs is no reason to need more than it."""
     full = choose.best_plan
     example = EXAMPLES["rnn cells"]()
-    user = graph_of(example.symbol)
+    original = graph_of(example.symbol)
     options = {"grad_req": "write", "memory_budget": BUDGET, **example.shapes}
 
     def best(request: Request, passes: Sequence[Pass]) -> PlanResult:
         planned = full(request, passes)
         more = replace(planned.plan.after, planned=stock + 1)
-        return planned if request.graph == user else planned._replace(plan=replace(planned.plan, after=more))
+        return planned if request.graph == original else planned._replace(plan=replace(planned.plan, after=more))
 
     measured(batched_products=0.5)
     without = echo.plan(example.symbol, **options)

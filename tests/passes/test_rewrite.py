@@ -66,7 +66,7 @@ def test_nodes_that_mxnet_added_cannot_be_marked() -> None:
     case = special_case("slices")
     parts = number_of(case, "parts")
     nodes = list(case.training.nodes)
-    nodes[parts] = replace(nodes[parts], user=None)
+    nodes[parts] = replace(nodes[parts], original=None)
     foreign = replace(case, training=replace(case.training, nodes=tuple(nodes)))
     assert rewritten(foreign, [Entry(parts, 0)]).graph == case.graph
 
@@ -107,9 +107,9 @@ def test_the_users_graph_is_not_touched() -> None:
 def test_earlier_marks_are_replaced() -> None:
     case = special_case("slices")
     parts = number_of(case, "parts")
-    user = case.training.nodes[parts].user
-    assert user is not None
-    old = replace(case, graph=case.graph.with_attrs({user: {PLAN_ATTRIBUTE: "3"}}))
+    original = case.training.nodes[parts].original
+    assert original is not None
+    old = replace(case, graph=case.graph.with_attrs({original: {PLAN_ATTRIBUTE: "3"}}))
     assert marks(rewritten(old, [Entry(parts, 1)]).graph) == {"parts": "1"}
 
 
@@ -207,7 +207,7 @@ def test_every_map_that_a_gradient_reads_has_a_decision(name: str) -> None:
         node = training.nodes[entry.node]
         if node.is_variable:
             continue
-        decision = decided[(-1 if node.user is None else node.user, entry.index)]
+        decision = decided[(-1 if node.original is None else node.original, entry.index)]
         assert decision.bytes == node.outputs[entry.index].bytes
         assert decision.reason
     assert {decision.action for decision in plan.decisions} == {STASH, RECOMPUTE}

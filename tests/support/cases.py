@@ -180,7 +180,7 @@ def recomputable(training: TrainingGraph, hook: bool = True) -> dict[int, tuple[
     """The entries of every forward operator that may be recomputed, heavy ones included."""
     found = {}
     for number, node in training.operators():
-        if node.forward and node.user is not None and 0 not in node.outputs[0].shape:
+        if node.forward and node.original is not None and 0 not in node.outputs[0].shape:
             outputs = recomputable_outputs(node, "cpu", hook)
             if outputs:
                 found[number] = tuple(Entry(number, output) for output in outputs)

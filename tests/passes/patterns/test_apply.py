@@ -171,12 +171,12 @@ def draws(graph: Graph) -> list[str]:
 @given(seed=st.integers(0, 10_000), copies=st.booleans())
 def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
     with mx.name.NameManager():
-        user = Drawn(seed).symbol
-    arrays, aux, binding = bound_arrays(user)
-    graph = graph_of(user)
+        original = Drawn(seed).symbol
+    arrays, aux, binding = bound_arrays(original)
+    graph = graph_of(original)
     found = fuse(graph, lambda: types_of(graph, binding), copies)
     fused = symbol_of(found.graph)
-    assert variables(fused) == variables(user)
+    assert variables(fused) == variables(original)
     assert len(found.graph.heads) == len(graph.heads)
     assert draws(found.graph) == draws(graph)
     second = (PREFIX + "pack_mask", PREFIX + "draw_mask", PREFIX + "gru_mix")  # each next to another one
@@ -184,7 +184,7 @@ def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
     assert len(kernels) == len(found.match_sites)
     assert fused_at(graph, found.match_sites, copies) == found.graph, "a plan names no more than places"
     grad_req = "add" if copies else "write"
-    for mine, theirs in zip(step(fused, arrays, aux, grad_req), step(user, arrays, aux, grad_req)):
+    for mine, theirs in zip(step(fused, arrays, aux, grad_req), step(original, arrays, aux, grad_req)):
         assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3), found.match_sites
 
 
