@@ -97,12 +97,12 @@ def unfused(ctx: mx.Context) -> ContextManager[None]:
     return native.unfused() if ctx.device_type == "gpu" else contextlib.nullcontext()
 
 
-# The spaces from which MXNet's operators draw memory while they run (``src/resource.cc`` of MXNet).
+# The workspace slots from which MXNet's operators draw memory while they run (``src/resource.cc`` of MXNet).
 
 _VARIABLES = {"cpu": ("MXNET_CPU_TEMP_COPY", 4), "gpu": ("MXNET_GPU_TEMP_COPY", 1)}
 _WORKERS = "MXNET_CPU_WORKER_NTHREADS"
 _MANAGER = "_ZN5mxnet15ResourceManager3GetEv"  # mxnet::ResourceManager::Get(), which makes that of the thread
-_THREAD = threading.local()  # has `one` in a thread whose operators draw from one space
+_THREAD = threading.local()  # has `one` in a thread whose operators draw from one slot
 
 
 def is_deterministic() -> bool:
@@ -110,8 +110,8 @@ def is_deterministic() -> bool:
     return means_true(os.environ.get("MXNET_ENFORCE_DETERMINISM") or "0")
 
 
-def share_one_space() -> bool:
-    """Has the CPU operators of the calling thread draw from one space, and returns whether they do.
+def share_one_slot() -> bool:
+    """Has the CPU operators of the calling thread draw from one slot, and returns whether they do.
 
     MXNet makes four for each thread, and each grows to the largest request: of convolutions, which ask for twice the
     feature maps that they bring into another layout, 390 MB more for ResNet-18 at batch 64 and 128 x 128 pixels.
@@ -130,7 +130,7 @@ def share_one_space() -> bool:
 
 
 def workspace_slots(device: str, runner: Runner) -> int:
-    """From how many spaces the operators of one graph draw.
+    """Number of workspace slots shared by the operators of one graph.
 
     MXNet has some for each device and hands them out in turn: one to an executor, for all of its operators, and one to
     each pass of a CachedOp whose operators live on; otherwise every operator that a CachedOp runs gets the next.
@@ -142,8 +142,8 @@ def workspace_slots(device: str, runner: Runner) -> int:
     return _handed_out(int(text) if text.isdigit() and int(text) else default, runner)
 
 
-def other_spaces(device: str, runner: Runner) -> dict[str, str]:
-    """The variable and the number of spaces where that is not MXNet's default, as a setting of plans."""
+def changed_workspace_slots(device: str, runner: Runner) -> dict[str, str]:
+    """The variable and the number of workspace slots if that is not MXNet's default, as a setting of plans."""
     variable, default = _VARIABLES[device]
     copies = workspace_slots(device, runner)
     return {} if copies == _handed_out(default, runner) else {variable: str(copies)}

@@ -112,7 +112,7 @@ class Workspaces:
 
     @property
     def bytes(self) -> int:
-        """The bytes that all spaces hold once the largest workspace was drawn from each."""
+        """The bytes that all slots hold once the largest workspace was drawn from each."""
         return self.largest * self.workspace_slots
 
 

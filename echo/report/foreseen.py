@@ -18,7 +18,7 @@ from echo.system.terminal import size_text
 
 NO_GPU = "the peak of the process is predicted on CPUs only"
 _LAID_OUT = ("Convolution", "Deconvolution", "BatchNorm", "Pooling", "FullyConnected", "_contrib_SyncBatchNorm")
-_SPACES_VARIABLE = "MXNET_CPU_TEMP_COPY"
+_SLOTS_VARIABLE = "MXNET_CPU_TEMP_COPY"
 # the parts of the kinds of a plan that are no arrays
 _PARTS = {HIDDEN: peaks.INSIDE, LAYOUT_COPIES: peaks.COPIES, WORKSPACES: peaks.WORKSPACES, OPTIMIZER: peaks.STATES}
 
@@ -64,11 +64,11 @@ def foreseen(plan: Plan, process: Process) -> Foreseen | None:
     """The peaks of a process that trains by this plan; None on a GPU (`NO_GPU`)."""
     if plan.device != "cpu":
         return None
-    stock_spaces, echo_spaces = _spaces(plan)
-    parts = _parts(plan, plan.after, process, echo_spaces)
+    stock_slots, echo_slots = _slots(plan)
+    parts = _parts(plan, plan.after, process, echo_slots)
     # holes come with further steps
     echo = peaks.process_peak(parts, process.peak and process.peak + parts[peaks.HOLES])
-    stock = _parts(plan, plan.before, process, stock_spaces)
+    stock = _parts(plan, plan.before, process, stock_slots)
     stock[peaks.HELD] = max(stock[peaks.HELD] - process.own, 0)
     if plan.key.runner != Runner.DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
         stock[peaks.SEEN] = echo.parts.get(peaks.SEEN, 0)
@@ -98,7 +98,7 @@ def lines(plan: Plan, found: Foreseen | None) -> Iterator[str]:
         yield f"  {name}: {', '.join(f'{size_text(size)} {part}' for part, size in peak.parts.items())}"
 
 
-def _parts(plan: Plan, memory: Memory, process: Process, spaces: int) -> dict[str, int]:
+def _parts(plan: Plan, memory: Memory, process: Process, slots: int) -> dict[str, int]:
     arrays = sum(size for kind, size in memory.static.items() if kind not in _PARTS)
     others = {_PARTS[kind]: size for kind, size in memory.static.items() if kind in _PARTS}
     if process.states is not None:
@@ -109,7 +109,7 @@ def _parts(plan: Plan, memory: Memory, process: Process, spaces: int) -> dict[st
         peaks.PLANNED: memory.planned,
         **others,
         peaks.OUTSIDE: peaks.OUTPUT_COPIES * process.outputs,
-        peaks.SPACES: peaks.space_bytes(_largest(plan), spaces),
+        peaks.WORKSPACE_SLOTS: peaks.workspace_slot_bytes(_largest(plan), slots),
         peaks.HOLES: peaks.hole_bytes(memory.planned, plan.key.runner == Runner.DYNAMIC),
         peaks.CODE: peaks.CODE_BYTES,
     }
@@ -128,9 +128,9 @@ def _largest(plan: Plan) -> int:
     return max((*maps, *weights), default=0)
 
 
-def _spaces(plan: Plan) -> tuple[int, int]:
-    """The number of temporary spaces of one graph in MXNet's own process, and in one with echo."""
+def _slots(plan: Plan) -> tuple[int, int]:
+    """Numbers of workspace slots of one graph: in MXNet's own process, and in one with echo."""
     runner, settings = plan.key.runner, plan.key.settings
-    given = os.environ.get(_SPACES_VARIABLE, "")
+    given = os.environ.get(_SLOTS_VARIABLE, "")
     default = int(given) if given.isdigit() and int(given) else {Runner.EXECUTOR: 1, Runner.SHAPED: 2}.get(runner, 4)
-    return default, int(settings.get(_SPACES_VARIABLE, default))
+    return default, int(settings.get(_SLOTS_VARIABLE, default))

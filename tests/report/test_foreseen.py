@@ -18,8 +18,8 @@ from echo.estimators.footprint import (
     OWN_BYTES,
     PLANNED,
     SEEN,
-    SPACES,
     STATES,
+    WORKSPACE_SLOTS,
     WORKSPACES,
 )
 from echo.ir.training_graph import Runner
@@ -45,7 +45,7 @@ def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_executor_adds_planned_memory_states_and_code_to_what_is_held() -> None:
     found = foreseen(run_by(Runner.EXECUTOR), Process(held=200 * MB, states=20 * MB))
     assert found is not None
-    beside = {SPACES: MAP, CODE: CODE_BYTES, STATES: 20 * MB}
+    beside = {WORKSPACE_SLOTS: MAP, CODE: CODE_BYTES, STATES: 20 * MB}
     assert found.echo.parts == {HELD: 200 * MB, PLANNED: 120 * MB, **beside}
     assert found.stock.parts == {HELD: 200 * MB - OWN_BYTES, PLANNED: 300 * MB, **beside}
     assert str(found) == "411 MB instead of 581 MB without echo"
@@ -85,15 +85,15 @@ def test_outputs_of_a_block_count_three_times() -> None:
 def test_spaces_of_the_stock_graph_follow_the_runner(runner: str, spaces: float) -> None:
     found = foreseen(run_by(runner, MXNET_CPU_TEMP_COPY="1"), Process(held=200 * MB))
     assert found is not None
-    assert found.stock.parts[SPACES] == spaces * MAP
-    assert found.echo.parts[SPACES] == MAP
+    assert found.stock.parts[WORKSPACE_SLOTS] == spaces * MAP
+    assert found.echo.parts[WORKSPACE_SLOTS] == MAP
 
 
 def test_spaces_that_the_user_set_count_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "2")
     found = foreseen(run_by(Runner.STATIC, MXNET_CPU_TEMP_COPY="2"), Process(held=200 * MB))
     assert found is not None
-    assert found.stock.parts[SPACES] == found.echo.parts[SPACES] == 1.5 * MAP
+    assert found.stock.parts[WORKSPACE_SLOTS] == found.echo.parts[WORKSPACE_SLOTS] == 1.5 * MAP
 
 
 def test_holes_exist_if_arrays_are_allocated_at_each_step() -> None:
@@ -136,13 +136,13 @@ def test_weights_larger_than_maps_decide_how_large_spaces_are() -> None:
     given = plan(key=replace(PLAN_KEY, arguments=(*PLAN_KEY.arguments, wide)))
     found = foreseen(given, Process(held=200 * MB))
     assert found is not None
-    assert found.echo.parts[SPACES] == 80 * MB
+    assert found.echo.parts[WORKSPACE_SLOTS] == 80 * MB
 
 
 def test_graph_without_operators_of_onednn_has_no_spaces() -> None:
     found = foreseen(plan(key=replace(PLAN_KEY, operators={"tanh": 1})), Process(held=200 * MB))
     assert found is not None
-    assert SPACES not in found.echo.parts
+    assert WORKSPACE_SLOTS not in found.echo.parts
 
 
 def test_dynamic_graph_adds_holes_to_what_the_first_step_needed() -> None:
