@@ -83,8 +83,8 @@ class MxnetFramework:
         self._names: Sequence[str] | None = None
         self._inferred: list[tuple[Graph, Mapping[str, TensorType], Mapping[Entry, TensorType] | None]] = []
         self._types: Mapping[Entry, TensorType] | None = None
-        self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
-        self._stock_bytes: int | None = None
+        self._memory_plans: dict[int, tuple[int, tuple[bool, ...]]] = {}  # of the graph itself, by match range
+        self._original_bytes: int | None = None
         self._training: TrainingGraph | None = None
         self._with_gradient_rules: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
         self._costs: tuple[TrainingGraph, CostModel] | None = None
@@ -195,7 +195,7 @@ class MxnetFramework:
         if self._runner == Runner.EXECUTOR:
             self._chunks.append((self.graph, chunks_in(captured)))
         is_other = self.graph is self._user and self.fuses
-        return replace(training, planned_bytes=self.stock_bytes()) if is_other else training
+        return replace(training, planned_bytes=self.original_bytes()) if is_other else training
 
     def _captured(self, graph: Graph, stock: bool = False) -> Mapping[str, Any]:
         """Returns the training graph and memory plan that MXNet makes; MXNet's mirroring is off for a CachedOp."""
@@ -247,18 +247,18 @@ class MxnetFramework:
             training if self._runner == Runner.EXECUTOR else as_cached(training, self._runner, match_range_, self._pool)
         )
 
-    def stock_bytes(self) -> int:
+    def original_bytes(self) -> int:
         """The bytes that MXNet plans for the original graph as a program binds it without echo."""
         if not (self.fuses and self.hook):
             return self.mxnet_memory_plan(self._user, self.match_range)[0]
-        if self._stock_bytes is None:
+        if self._original_bytes is None:
             captured = self._captured(self._user, stock=True)
             is_cached = self._runner != Runner.EXECUTOR
-            self._stock_bytes = (
+            self._original_bytes = (
                 self._as_run(graph_in(captured, self._user), self.match_range).planned_bytes
                 if is_cached else int(captured["touched_bytes"])
             )  # fmt: skip
-        return self._stock_bytes
+        return self._original_bytes
 
     def mxnet_memory_plan(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         """MXNet's own memory plan of a rewritten graph: bytes (MB without the hook), accumulations.
@@ -267,9 +267,9 @@ class MxnetFramework:
         """
         if graph.nodes != self.graph.nodes:
             return self._ask_mxnet(graph, match_range_)
-        if match_range_ not in self._stock:
-            self._stock[match_range_] = self._said_already(match_range_) or self._ask_mxnet(graph, match_range_)
-        return self._stock[match_range_]
+        if match_range_ not in self._memory_plans:
+            self._memory_plans[match_range_] = self._said_already(match_range_) or self._ask_mxnet(graph, match_range_)
+        return self._memory_plans[match_range_]
 
     def _said_already(self, match_range_: int) -> tuple[int, tuple[bool, ...]] | None:
         """The answer about the graph itself, where its training graph has it: that saves a bind."""

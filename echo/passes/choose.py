@@ -26,7 +26,7 @@ from echo.passes.variant import (
     Variant,
     choose,
     inside,
-    stock_memory,
+    memory_before,
     stock_seconds,
 )
 from echo.plans.decisions import Memory, MissedFusion
@@ -196,11 +196,11 @@ def _refined_variant(request: Request, stages: Stages, base: Variant, fused: Fus
     """Plans a refined graph; where there is no time for the whole search, it starts from the choice of the base."""
     searched, warmed = None, base.warmed(request)
     if warmed is None:
-        searched = plan_variant(request, stages.pipeline, fused, base.stock)
+        searched = plan_variant(request, stages.pipeline, fused, base.before)
         warmed = base.warmed(request)  # that search may have had to end
         if warmed is None:
             return searched
-    from_base = plan_variant(warmed, stages.pipeline, fused, base.stock)
+    from_base = plan_variant(warmed, stages.pipeline, fused, base.before)
     return from_base if searched is None else min(searched, from_base, key=lambda each: _cost(request, each.plan))
 
 
@@ -217,16 +217,16 @@ def _why_rejected(
     return reason or (f"{stage.label} take longer than max_time" if variant.is_over_time(request) else "")
 
 
-def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memory | None = None) -> Variant:
-    """Plans a graph, or says which budget it misses; ``stock`` is the memory of the user's graph where it is known."""
+def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, before: Memory | None = None) -> Variant:
+    """Plans a graph, or says which budget it misses; ``before`` is the memory of the user's graph where it is known."""
     inner = request
     if fused.match_sites:
-        stock = stock or stock_memory(request, fused)
-        inner = inside(request, fused, stock)
+        before = before or memory_before(request, fused)
+        inner = inside(request, fused, before)
     try:
-        return Variant(fused, stock, best_plan(inner, pipeline))
+        return Variant(fused, before, best_plan(inner, pipeline))
     except BudgetError as error:
-        return Variant(fused, stock, None, error)
+        return Variant(fused, before, None, error)
 
 
 def _cost(request: Request, plan: Plan) -> tuple[float, float]:

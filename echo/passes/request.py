@@ -87,7 +87,7 @@ class GraphQueries(Protocol):
     ) -> TrainingGraph:
         """The training graph in which the gradients of some nodes are computed by these rules."""
 
-    def stock_bytes(self) -> int:
+    def original_bytes(self) -> int:
         """The bytes that MXNet's own memory planner plans for the user's graph where echo does not bind it."""
 
     def mxnet_memory_plan(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:

@@ -62,11 +62,11 @@ _ROUNDED = 1 + 1e-9  # times a bound that a time keeps
 class Variant:
     """One graph for the user's model, with its plan; exactly one of ``planned`` and ``missed`` is there.
 
-    ``stock`` is the memory of the original graph, None where nothing is fused: then the plan has it.
+    ``before`` is the memory of the original graph, None where nothing is fused: then the plan has it.
     """
 
     fused: Fused
-    stock: Memory | None
+    before: Memory | None
     planned: PlanResult | None
     missed: BudgetError | None = None
 
@@ -85,13 +85,13 @@ class Variant:
     @property
     def is_larger(self) -> bool:
         """Whether the plan needs more bytes than the original graph."""
-        return self.planned is not None and self.stock is not None and self._total > self.stock.total
+        return self.planned is not None and self.before is not None and self._total > self.before.total
 
     @property
     def _total(self) -> int:
         """All bytes that the plan's graph holds, without workspaces as small as those of MXNet's own operators."""
-        after, stock = self.plan.after, self.stock
-        tiny = stock is not None and stock.planned + self.fused.hidden < RULES.tiny
+        after, before = self.plan.after, self.before
+        tiny = before is not None and before.planned + self.fused.hidden < RULES.tiny
         return after.total - (min(after.workspaces, RULES.tiny) if tiny else 0)
 
     def why_slower(self, request: Request) -> str:
@@ -101,12 +101,12 @@ class Variant:
         bytes. Whoever asks for a budget or for memory first, or has no bound, gets the graph whatever it takes.
         """
         options, bound = request.options, request.options.overhead_bound
-        if (options.asks_for_memory and options.max_time is None) or self.stock is None or not self.is_timed:
+        if (options.asks_for_memory and options.max_time is None) or self.before is None or not self.is_timed:
             return ""
         part = self.time(request)
         if part is None:
             return ""
-        saved = 1 - self._total / max(1, self.stock.total)
+        saved = 1 - self._total / max(1, self.before.total)
         limit = 1 + (bound or 0.0) if saved >= RULES.gain else 1.0
         if options.max_time is not None:
             limit = _ROUNDED * options.max_time
@@ -116,7 +116,7 @@ class Variant:
         """The predicted time of a step as a multiple of the original one, None where it is not known."""
         if self.planned is None or not self.is_timed:
             return None
-        original = self.plan.step_seconds if self.stock is None else request.stock_seconds()
+        original = self.plan.step_seconds if self.before is None else request.stock_seconds()
         return self.seconds / original if original else None
 
     def is_over_time(self, request: Request) -> bool:
@@ -176,11 +176,11 @@ class Variant:
 
     def is_enough(self, request: Request) -> bool:
         """Whether no other graph has to be planned: this one keeps the budget, or needs little enough."""
-        if self.planned is None or self.stock is None:
+        if self.planned is None or self.before is None:
             return False
         after = self.plan.after
         others = after.total - after.workspaces - (1 - RULES.other) * after.chosen
-        few = after.chosen <= RULES.enough * self.stock.planned and self._total <= RULES.slack * others
+        few = after.chosen <= RULES.enough * self.before.planned and self._total <= RULES.slack * others
         return request.options.memory_budget is not None or few
 
     def bytes(self, hidden: int) -> int:
@@ -210,8 +210,8 @@ class Variant:
         """Its fused operators as near-misses, because together they are ``slower`` or need more memory than the user's
         own graph.
         """
-        assert self.stock is not None
-        larger = f"needs {self._total:,} bytes, the user's own graph {self.stock.total:,}"
+        assert self.before is not None
+        larger = f"needs {self._total:,} bytes, the user's own graph {self.before.total:,}"
         reason = f"the graph with all fused operators {slower or larger}"
         return {site: missed_fusion(original, site, reason) for site in self.fused.match_sites}
 
@@ -238,8 +238,8 @@ class Variant:
         Raises:
             BudgetError: there is none.
         """
-        seconds = request.stock_seconds() if self.stock is not None and self.is_timed else None
-        plan = _explained(self.plan, self.fused, self.stock, seconds)
+        seconds = request.stock_seconds() if self.before is not None and self.is_timed else None
+        plan = _explained(self.plan, self.fused, self.before, seconds)
         plan = replace(plan, notes=(*plan.notes, *request.notes))
         if (dump := stage_dump()) is not None:
             dump.note("plan", "\n".join([plan.summary(), *plan.remarks]))
@@ -329,8 +329,8 @@ def _verdict(variant: Variant, is_chosen: bool, reason: str) -> str:
     return f"{'taken' if is_chosen else 'rejected'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
 
 
-def inside(request: Request, fused: Fused, stock: Memory) -> Request:
-    """The request for the graph with fused operators; ``stock`` is the memory of the user's own.
+def inside(request: Request, fused: Fused, before: Memory) -> Request:
+    """The request for the graph with fused operators; ``before`` is the memory of the user's own.
 
     A budget that is a fraction means a fraction of what the original graph holds.
 
@@ -342,21 +342,21 @@ def inside(request: Request, fused: Fused, stock: Memory) -> Request:
     if got != expected or len(fused.graph.heads) != len(request.graph.heads):
         raise GraphError(f"fused operators would change the arguments: expected {expected}, got {got}")
     if options.memory_budget is not None:
-        options = replace(options, memory_budget=budget_bytes(options.memory_budget, stock.total))
+        options = replace(options, memory_budget=budget_bytes(options.memory_budget, before.total))
     request = replace(request, graph=fused.graph, framework=framework, options=options, fused=True)
     drawn: Workspaces = run((CountWorkspaces(),), [request], request.progress)[Workspaces]
     return replace(request, workspaces=drawn.bytes)
 
 
-def stock_memory(request: Request, fused: Fused) -> Memory:
+def memory_before(request: Request, fused: Fused) -> Memory:
     """The memory of the original graph, with the bytes that its operators hold beyond planned memory."""
     framework = request.framework
     if request.details:
         training = framework.differentiate()
-        stock = memory(request, training, training.planned_bytes)
+        before = memory(request, training, training.planned_bytes)
     else:
-        stock = Memory(framework.stock_bytes(), 0, request.static, {}, {})
-    return replace(stock, static={**stock.static, HIDDEN: fused.hidden}) if fused.hidden else stock
+        before = Memory(framework.original_bytes(), 0, request.static, {}, {})
+    return replace(before, static={**before.static, HIDDEN: fused.hidden}) if fused.hidden else before
 
 
 def stock_seconds(request: Request) -> float | None:
@@ -373,12 +373,12 @@ def stock_seconds(request: Request) -> float | None:
     return None
 
 
-def _explained(plan: Plan, fused: Fused, stock: Memory | None, seconds: float | None) -> Plan:
-    """A plan of a graph with fused operators, as one of the user's graph; ``stock`` is None where none is fused."""
-    plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, stock is not None)))
-    if stock is None:
+def _explained(plan: Plan, fused: Fused, before: Memory | None, seconds: float | None) -> Plan:
+    """A plan of a graph with fused operators, as one of the user's graph; ``before`` is None where none is fused."""
+    plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, before is not None)))
+    if before is None:
         return plan
-    return replace(plan, before=stock, applied="hook", fused=fused.match_sites, stock_seconds=seconds)
+    return replace(plan, before=before, applied="hook", fused=fused.match_sites, stock_seconds=seconds)
 
 
 def _notes(fused: Fused, applied: bool) -> Iterator[Note]:

@@ -297,7 +297,7 @@ def follow(model: PlannedGraph, graph: Graph, framework: Framework, options: Opt
     request = replace(request, workspaces=CountWorkspaces().run(request).bytes if plan.fused else 0)
     kept = {LAYOUT_COPIES: confirmed.layout_copy_bytes} if confirmed.layout_copy_bytes else {}
     after = Memory(confirmed.planned_bytes, 0, {**request.static, **kept}, {}, {})
-    before = Memory(framework.stock_bytes(), 0, _without_workspaces(request, hidden), {}, {})
+    before = Memory(framework.original_bytes(), 0, _without_workspaces(request, hidden), {}, {})
     if after.total > before.total:
         raise GraphError(f"it would need {after.total:,} bytes, the original graph needs {before.total:,}")
     result = _resized(plan, training, before, after, framework)

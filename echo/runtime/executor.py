@@ -46,8 +46,8 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     _leader: BoundLeader | None = None  # once another bind follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
-    _stock: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
-    _stock_monitor: WithoutClones | None = None
+    _original: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
+    _original_monitor: WithoutClones | None = None
     _runs_stock = False
     _random: list[TrainingNode] | None = None
     _is_verified = False  # set at the first training step, where ``verify`` compares it with the user's graph
@@ -60,14 +60,14 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self._monitor = (callback, monitor_all)
         self._shown = WithoutClones(self._applied.base, self._applied.graph, callback)
         super().set_monitor_callback(self._shown, monitor_all)
-        if self._stock is not None:
-            self._watch(self._stock)
+        if self._original is not None:
+            self._watch(self._original)
 
     def get_optimized_symbol(self) -> Symbol:
         """As ``Executor.get_optimized_symbol``, without the marks of the plan."""
         applied = self._applied
         if applied.fuses:
-            return self._stock_executor().get_optimized_symbol()
+            return self._original_executor().get_optimized_symbol()
         symbol = super().get_optimized_symbol()
         return symbol_of(unmarked(applied.original, graph_of(symbol))) if applied.graph != applied.original else symbol
 
@@ -82,11 +82,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self._runs_stock = (not mode and self._is_at_odds(mode, not mode) and self._draws(mode)) or self._shows_all()
         self._runs_stock |= self._is_wrong
         if self._runs_stock:
-            stock = self._stock_executor()
+            original = self._original_executor()
             self._muted(False)
-            self.outputs, self._output_dict = stock.forward(is_train, **kwargs), None
+            self.outputs, self._output_dict = original.forward(is_train, **kwargs), None
         else:
-            if self._forward_mode is not None and self._stock is not None:
+            if self._forward_mode is not None and self._original is not None:
                 self._output_dict = None
             super().forward(is_train, **kwargs)
         self._forward_mode = mode
@@ -124,11 +124,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             UnsupportedError: an inference backward pass after a training forward pass with random numbers.
         """
         if self._runs_stock:
-            self._stock_executor().backward(out_grads, is_train)
+            self._original_executor().backward(out_grads, is_train)
         elif self._forward_mode is not None and self._is_at_odds(self._forward_mode, bool(is_train)):
             refuse_changed(self._records[1])
             self._repeat_forward(self._forward_mode)
-            self._stock_executor().backward(out_grads, is_train)
+            self._original_executor().backward(out_grads, is_train)
         else:
             refuse_changed(self._records[0])
             super().backward(out_grads, is_train)
@@ -140,9 +140,9 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
                 f"backward(is_train={not mode}) after forward(is_train={mode}) in a graph with random numbers, "
                 f"on a plan that recomputes {', '.join(ops)}: optimize with keep={ops} to have both"
             )
-        stock = self._stock_executor()
+        original = self._original_executor()
         self._muted(True)
-        stock.forward(mode)
+        original.forward(mode)
         self._muted(False)
 
     def _shows_all(self) -> bool:
@@ -168,21 +168,21 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             self._random = [node for _, node in training.operators() if node.random and node.forward]
         return any(_draws_in(mode, node) for node in self._random)
 
-    def _stock_executor(self) -> mx.executor.Executor:
-        if self._stock is None:
+    def _original_executor(self) -> mx.executor.Executor:
+        if self._original is None:
             logger.info("echo: a monitor, or backward in another mode: bound without a plan, too")
-            self._stock = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
-            self._watch(self._stock)
-        return self._stock
+            self._original = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
+            self._watch(self._original)
+        return self._original
 
-    def _watch(self, stock: mx.executor.Executor) -> None:
+    def _watch(self, original: mx.executor.Executor) -> None:
         if self._monitor is not None:
-            self._stock_monitor = WithoutClones(self._applied.original, self._applied.original, self._monitor[0])
-            stock.set_monitor_callback(self._stock_monitor, self._monitor[1])
+            self._original_monitor = WithoutClones(self._applied.original, self._applied.original, self._monitor[0])
+            original.set_monitor_callback(self._original_monitor, self._monitor[1])
 
     def _muted(self, muted: bool) -> None:
-        if self._stock_monitor is not None:
-            self._stock_monitor.muted = muted
+        if self._original_monitor is not None:
+            self._original_monitor.muted = muted
 
     # Reshape ------------------------------------------------------------------------------------------------------
 
@@ -198,13 +198,13 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
         """
         applied = self._for_shapes(kwargs)
-        stock = applied if applied.graph == applied.original else _without_plan(applied)
+        original = applied if applied.graph == applied.original else _without_plan(applied)
 
         def reshaped(applied: AppliedPlan) -> mx.executor.Executor:
             return self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
 
         executor, applied = first_bindable(
-            applied, reshaped, lambda: stock, stock, applied.rebinder.on_error, "reshaped"
+            applied, reshaped, lambda: original, original, applied.rebinder.on_error, "reshaped"
         )
         executor = planned_executor(executor, applied)
         if self._monitor is not None:

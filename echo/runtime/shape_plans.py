@@ -48,7 +48,7 @@ class CachedOpGraph:
     watch: InputWatch | None = None
 
 
-STOCK = CachedOpGraph()
+ORIGINAL = CachedOpGraph()
 
 
 def chosen(plan: Plan, graph: Graph, original: Graph, inputs: Sequence[str]) -> CachedOpGraph:
@@ -97,7 +97,7 @@ class _Stage(Enum):
 class _Shape:
     elements: int = 0
     plan: Plan | None = None
-    choice: CachedOpGraph = STOCK
+    choice: CachedOpGraph = ORIGINAL
     calls: int = 0
     stage: _Stage = _Stage.WAITING
 

@@ -99,13 +99,15 @@ def _wrapped(describe: Callable[..., bind_request.BindRequest], original: Callab
 
 
 def _planned(
-    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_request.BindRequest], on_error: ErrorPolicy
+    original: Callable[[], mx.executor.Executor],
+    describe: Callable[[], bind_request.BindRequest],
+    on_error: ErrorPolicy,
 ) -> mx.executor.Executor:
     def planned(options: Options) -> mx.executor.Executor:
         request = describe()
         return bind.with_plan(request, options, on_error, lambda: graph_of(request.symbol))
 
-    return on_error(planned, stock)
+    return on_error(planned, original)
 
 
 def _warning_once() -> Callable[[str], None]:
@@ -147,7 +149,7 @@ def _log(level: str) -> None:
 def enable_from_environment(before_all: bool = False) -> None:
     """Switches transparent mode on, as ``ECHO=1`` asks, once mxnet is imported.
 
-    If that is ``before_all`` operators of the program, these draw from one space (`share_one_slot`).
+    If that is ``before_all`` operators of the program, these draw from one slot (`share_one_slot`).
 
     Raises:
         OptionError: a variable has a value that echo does not know.

@@ -57,20 +57,20 @@ class Difference:
 
 
 def growth(
-    stock: Callable[[], Any], planned: Callable[[], Any], ctx: mx.Context, hidden: int | None
+    original: Callable[[], Any], planned: Callable[[], Any], ctx: mx.Context, hidden: int | None
 ) -> tuple[Difference | None, str]:
     """Returns by how much a planned graph holds more storage in a step than the original one, and a text for the log.
 
-    ``stock`` and ``planned`` run a step, and allocate and free all that it holds. ``hidden`` are the bytes that the
+    ``original`` and ``planned`` run a step, and allocate and free all that it holds. ``hidden`` are the bytes that the
     user's operators hold outside MXNet's storage; if it is None, they are unknown, and nothing is compared.
     """
     if hidden is None:
         return None, "storage was not compared"
     try:
-        user_bytes, plan_bytes = peak_storage(stock, ctx)[0], peak_storage(planned, ctx)[0]
+        user_bytes, plan_bytes = peak_storage(original, ctx)[0], peak_storage(planned, ctx)[0]
         for _ in range(_AGAIN):
             if grows(user_bytes + hidden, plan_bytes):
-                user_bytes = max(user_bytes, peak_storage(stock, ctx)[0])
+                user_bytes = max(user_bytes, peak_storage(original, ctx)[0])
                 plan_bytes = min(plan_bytes, peak_storage(planned, ctx)[0])
     except (NativeError, mx.MXNetError) as error:
         return None, f"storage was not compared: {one_line(error)}"

@@ -187,7 +187,7 @@ def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pyte
 
 
 def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = choose.stock_memory
+    full = choose.memory_before
 
     def nearly_nothing(request: Request, fused: Any) -> Any:
         before = full(request, fused)
@@ -195,7 +195,7 @@ def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyP
 
     assert plan(policy="none").fused
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
-    monkeypatch.setattr(choose, "stock_memory", nearly_nothing)
+    monkeypatch.setattr(choose, "memory_before", nearly_nothing)
     assert not plan(policy="none").fused
 
 
@@ -220,7 +220,7 @@ def test_graph_that_needs_much_less_unfused_is_not_fused(monkeypatch: pytest.Mon
 
 
 def test_fused_operators_that_would_need_more_memory_are_near_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variant.Variant, "is_larger", property(lambda self: self.stock is not None))
+    monkeypatch.setattr(variant.Variant, "is_larger", property(lambda self: self.before is not None))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert not {name for name, _ in plan.fused} - MASKS
     larger = {missed.pattern: missed.reason for missed in plan.missed if "the user's own graph" in missed.reason}
