@@ -87,7 +87,7 @@ def has_automatic_name(op: str, name: str) -> bool:
 # the end: whether it does depends on how many of MXNet's own operators draw in between, which is not known.
 #
 # What MXNet's own operators draw is known only when they run, as cuDNN's convolutions choose it. It counts as
-# nothing, in the user's graph and in others: so a plan never promises more than it saves.
+# nothing, in the original graph and in others: so a plan never promises more than it saves.
 
 _BACKENDS = {"cpu": "cpu", "gpu": "cuda"}
 

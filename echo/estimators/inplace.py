@@ -91,7 +91,7 @@ def _layout_copy_bytes(
 # arrays without waiting for the operator; a CachedOp's planner waits. The operator then finds another array there,
 # whose oneDNN layout may be that of another shape. MXNet makes every input plain before it asks whether it is read,
 # and ends with "The size of NDArray doesn't match the requested MKLDNN memory desc". Whether that happens depends on
-# which arrays share memory: a plan could cause it where the user's graph is spared. echo's own storage assignment
+# which arrays share memory: a plan could cause it where the original graph is spared. echo's own storage assignment
 # waits for all readers.
 
 
@@ -112,7 +112,7 @@ def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str
 # Which operators work in place under a plan: those that do in the original graph, wherever bits could depend on it.
 #
 # A clone has one reader, and a feature map that is recomputed has none that waits for it, so MXNet would take in-place
-# options that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten.
+# options that it does not take in the original graph, and lose others, where a clone still reads what was overwritten.
 # Three things make that visible:
 #
 # - oneDNN keeps its layout with a chunk of memory. An operator without an implementation of oneDNN writes the plain
@@ -262,11 +262,11 @@ def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> d
 def moved(
     training: TrainingGraph, device: str, recompute: Iterable[Entry], schedule: RecomputeSchedule
 ) -> frozenset[int]:
-    """The nodes that must not be recomputed, so that all nodes work in place as they do in the user's graph.
+    """The nodes that must not be recomputed, so that all nodes work in place as they do in the original graph.
 
     ``training`` comes from `as_stock`, so MXNet takes all options that it still has. One is lost where a clone reads an
-    array that the user's graph has overwritten by then, or where a clone has other readers than its original. A copy is
-    no longer in place where the backward graph of a CachedOp reads a stashed array.
+    array that the original graph has overwritten by then, or where a clone has other readers than its original. A copy
+    is no longer in place where the backward graph of a CachedOp reads a stashed array.
     """
     stock_sensitive = _Sensitive(training, device)
     if not any(number in stock_sensitive for number, _ in training.operators()):

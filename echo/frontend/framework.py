@@ -97,7 +97,7 @@ class MxnetFramework:
         return framework
 
     def on(self, graph: Graph) -> MxnetFramework:
-        """The framework of another graph with the same arguments; its ``key`` stays that of the user's graph."""
+        """The framework of another graph with the same arguments; its ``key`` stays that of the original graph."""
         if graph is self.graph:
             return self
         for framework in self._derived:
@@ -297,7 +297,7 @@ class MxnetFramework:
         return answer.bytes, answer.accumulations
 
     def chunks(self, graph: Graph) -> tuple[int, ...] | None:
-        """Bytes of each chunk that MXNet plans for the user's graph or a rewritten one, None where it was not asked."""
+        """Bytes of each chunk that MXNet plans for the original graph or a rewritten one, None if it was not asked."""
         return next((chunks for planned, chunks in self._chunks if planned == graph), None)
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:

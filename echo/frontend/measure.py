@@ -104,7 +104,7 @@ def _memory(node: TrainingNode, inputs: Sequence[Variable | int], heavy: bool, s
 
 
 def refuse(training: TrainingGraph, node: TrainingNode) -> None:
-    """Checks that a node may run outside of the user's graph.
+    """Checks that a node may run outside of the original graph.
 
     Raises:
         UnmeasurableError: it must not.

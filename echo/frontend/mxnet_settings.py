@@ -80,8 +80,8 @@ def default_match_range() -> int:
 #
 # It happens after the gradient pass: what is inside of a fused operator is no node of the training graph any more,
 # so nothing of it can be recomputed alone, and a clone might be computed in another group than its original, with
-# products and sums in one instruction. So graphs that echo planned are bound without it, and held against the user's
-# own graph with it.
+# products and sums in one instruction. So graphs that echo planned are bound without it, and compared with the
+# original graph with it.
 
 FUSION_VARIABLE = "MXNET_USE_FUSION"
 

@@ -68,7 +68,7 @@ def _multiple(size: int, unit: int) -> int:
 
 
 def common_subexpressions(graph: Graph, training: TrainingGraph) -> dict[int, int]:
-    """Maps each node of the user's graph that MXNet merged into an equal one to the number of that equal node."""
+    """Maps each node of the original graph that MXNet merged into an equal one to the number of that equal node."""
     present = {node.original for node in training.nodes if node.original is not None}
     merged_into: dict[int, int] = {}
     if len(present) == len(graph.nodes):

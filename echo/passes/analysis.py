@@ -17,7 +17,7 @@ from echo.ir.training_node import TrainingNode, all_outputs, why_not_reader, why
 from echo.passes.request import Request
 from echo.policies.problem import Segments, partition
 
-# The training graph of the user's graph, from the framework's own gradient pass.
+# The training graph of the original graph, from the framework's own gradient pass.
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, framewo
 
 
 def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: str) -> None:
-    """Raises unless operators work in place where they do in the user's graph (`echo.estimators.inplace`)."""
+    """Raises unless operators work in place where they do in the original graph (`echo.estimators.inplace`)."""
     attrs = {mark.node: mark.attrs for mark in plan.marks}
     changes = any(PLAN_ATTRIBUTE in mark.attrs or GRADIENT_ATTRIBUTE in mark.attrs for mark in plan.marks)
     expected_marks = on_equal_nodes(graph, training, NO_INPLACE_ATTRIBUTE, training.no_inplace) if changes else {}
@@ -197,7 +197,7 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
     refused = sorted(moved(training, device, recompute, schedule))
     if refused:
         raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator next to it would "
-                         "not work in place as it does in the user's graph, which may change last bits")  # fmt: skip
+                         "not work in place as it does in the original graph, which may change last bits")  # fmt: skip
 
 
 def _backward(training: TrainingGraph) -> list[int]:

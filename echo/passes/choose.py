@@ -213,12 +213,12 @@ def _why_rejected(
         missed = variant.missed
         return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
     reason = proposal.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
-    reason = reason or (f"{stage.label} need more memory than the user's own graph" if variant.is_larger else "")
+    reason = reason or (f"{stage.label} need more memory than the original graph" if variant.is_larger else "")
     return reason or (f"{stage.label} take longer than max_time" if variant.is_over_time(request) else "")
 
 
 def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, before: Memory | None = None) -> Variant:
-    """Plans a graph, or says which budget it misses; ``before`` is the memory of the user's graph where it is known."""
+    """Plans a graph, or says which budget it misses; ``before`` is the memory of the original graph if it is known."""
     inner = request
     if fused.match_sites:
         before = before or memory_before(request, fused)

@@ -330,7 +330,7 @@ def _(plan: Plan, _: Mapping[type, Any]) -> None:
     places = [(decision.name, decision.node, decision.output) for decision in plan.decisions]
     _expect(len(places) == len(set(places)), "one decision on each feature map")
     changed = plan.marks or plan.recomputed
-    _expect(not (plan.changes_nothing and changed), "nothing recomputed in the user's own graph")
+    _expect(not (plan.changes_nothing and changed), "nothing recomputed in the original graph")
 
 
 def _expect(holds: object, rule: str) -> None:

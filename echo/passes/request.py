@@ -88,7 +88,7 @@ class GraphQueries(Protocol):
         """The training graph in which the gradients of some nodes are computed by these rules."""
 
     def original_bytes(self) -> int:
-        """The bytes that MXNet's own memory planner plans for the user's graph where echo does not bind it."""
+        """The bytes that MXNet's own memory planner plans for the original graph where echo does not bind it."""
 
     def mxnet_memory_plan(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         """The bytes that MXNet's own memory planner plans for a rewritten graph, and `TrainingGraph.accumulations`."""

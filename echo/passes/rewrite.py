@@ -35,7 +35,7 @@ from echo.plans.options import NEVER_HEAVY, SEARCH, policy_name
 from echo.plans.plan import Plan
 from echo.system.terminal import counted
 
-# The user's graph with the plan written into node attributes: the one place where graphs are changed.
+# The original graph with the plan written into node attributes: the one place where graphs are changed.
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
     return {number: rank for rank, number in enumerate(backward)}
 
 
-# Never worse, and the same bits: where MXNet's own planner says otherwise, the user's graph is bound as it is.
+# Never worse, and the same bits: where MXNet's own planner says otherwise, the original graph is bound as it is.
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def _tries_all(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ..
 
 
 def _solve(request: Request, problem: Problem) -> Selection:
-    """The policy's choice, without nodes that would keep operators from working in place as in the user's graph."""
+    """The policy's choice, without nodes that would keep operators from working in place as in the original graph."""
     for _ in range(_MOST_ROUNDS):
         selection = _choose(request, problem)
         refused = _moved(request, problem, selection)

@@ -207,11 +207,9 @@ class Variant:
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
     def near_misses(self, original: Graph, slower: str = "") -> dict[MatchSite, MissedFusion]:
-        """Its fused operators as near-misses, because together they are ``slower`` or need more memory than the user's
-        own graph.
-        """
+        """Its fused operators as near-misses: together they are ``slower`` or larger than the original graph."""
         assert self.before is not None
-        larger = f"needs {self._total:,} bytes, the user's own graph {self.before.total:,}"
+        larger = f"needs {self._total:,} bytes, the original graph {self.before.total:,}"
         reason = f"the graph with all fused operators {slower or larger}"
         return {site: missed_fusion(original, site, reason) for site in self.fused.match_sites}
 
@@ -233,7 +231,7 @@ class Variant:
         return replace(self, fused=fused, missed=least)
 
     def result(self, request: Request) -> PlanResult:
-        """The plan as one of the user's graph, with all remarks on it.
+        """The plan as one of the original graph, with all remarks on it.
 
         Raises:
             BudgetError: there is none.
@@ -335,7 +333,7 @@ def inside(request: Request, fused: Fused, before: Memory) -> Request:
     A budget that is a fraction means a fraction of what the original graph holds.
 
     Raises:
-        GraphError: MXNet finds other arguments in it than in the user's graph, or in another order.
+        GraphError: MXNet finds other arguments in it than in the original graph, or in another order.
     """
     options, framework = request.options, request.framework.on(fused.graph)
     expected, got = list(request.framework.argument_names()), list(framework.argument_names())
@@ -367,14 +365,14 @@ def stock_seconds(request: Request) -> float | None:
     """
     if not request.details and request.warm_start is not None:
         return None
-    with request.fallback_scope("a look at the time of the user's own graph"):
+    with request.fallback_scope("a look at the time of the original graph"):
         costs = EstimateCost().run(request, request.framework.differentiate())
         return costs.step_seconds if costs.is_timed else None
     return None
 
 
 def _explained(plan: Plan, fused: Fused, before: Memory | None, seconds: float | None) -> Plan:
-    """A plan of a graph with fused operators, as one of the user's graph; ``before`` is None where none is fused."""
+    """A plan of a graph with fused operators, as one of the original graph; ``before`` is None where none is fused."""
     plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, before is not None)))
     if before is None:
         return plan

@@ -138,7 +138,7 @@ class PlannedGraph(NamedTuple):
 
 
 def fused_base(plan: Plan, graph: Graph, framework: Framework) -> Graph:
-    """The user's graph with the fused operators of a plan, which may come from anywhere.
+    """The original graph with the fused operators of a plan, which may come from anywhere.
 
     Raises:
         GraphError: the fused operators do not fit the graph, or cannot run here.

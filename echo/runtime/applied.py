@@ -69,7 +69,7 @@ class Verifies(Protocol):
 class AppliedPlan:
     """The graphs, shapes and plan that an executor was bound with.
 
-    ``base`` is the user's graph with fused operators, ``graph`` is the base with the marks of a plan; both may be the
+    ``base`` is the original graph with fused operators, ``graph`` is the base with the marks of a plan; both may be the
     user's. ``shapes`` are those of the arguments that it was planned for; ``held`` remembers, by the key of a binding
     with other shapes, whether the plan holds for it too.
     """

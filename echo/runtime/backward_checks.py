@@ -94,8 +94,8 @@ def _refuse(operators: set[str]) -> None:
         names = tuple(sorted(operators))
         raise UnsupportedError(
             f"backward(train_mode=False) after a pass that was recorded in training, on a plan that recomputes "
-            f"{', '.join(names)}: the gradients would not be those of your own graph. Plan with keep={names} to have "
-            f"both, or record(train_mode=False)"
+            f"{', '.join(names)}: the gradients would not be those of your original graph. Plan with keep={names} to "
+            f"have both, or record(train_mode=False)"
         )
 
 

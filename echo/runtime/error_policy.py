@@ -121,7 +121,7 @@ class NeverStopTraining:
 
 
 def left_alone(error: Exception) -> bool:
-    """Whether echo leaves the user's graph as it is on purpose, which it then says in the log."""
+    """Whether echo leaves the original graph as it is on purpose, which it then says in the log."""
     if not isinstance(error, LeftAloneError):
         return False
     logger.info(f"echo: bound as it is: {error}")

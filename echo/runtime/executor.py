@@ -46,12 +46,12 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     _leader: BoundLeader | None = None  # once another bind follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
-    _original: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
+    _original: mx.executor.Executor | None = None  # the original graph on the same arrays, made when it is first needed
     _original_monitor: WithoutClones | None = None
     _runs_stock = False
     _random: list[TrainingNode] | None = None
-    _is_verified = False  # set at the first training step, where ``verify`` compares it with the user's graph
-    _is_wrong = False  # the first step differed from the user's graph, which runs from then on
+    _is_verified = False  # set at the first training step, where ``verify`` compares it with the original graph
+    _is_wrong = False  # the first step differed from the original graph, which runs from then on
     _shown: WithoutClones | None = None
     _records: tuple[Record | None, Record | None] = (None, None)  # by forward: of the arrays read again, and of all
 

@@ -1,6 +1,6 @@
 """``verify``: checks before the first training step of a bound graph that its results are the original graph's.
 
-If it does not, one warning names a folder with everything that a report needs, and the user's own graph runs from then
+If it does not, one warning names a folder with everything that a report needs, and the original graph runs from then
 on. Under ``strict`` that is an error.
 """
 
@@ -149,18 +149,18 @@ def matches_original(case: Case, find: Callable[[], Findings], strict: bool) -> 
         logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
         return True
     if not wrong:
-        same = "outputs, gradients, states and random numbers are those of the user's own graph"
+        same = "outputs, gradients, states and random numbers are those of the original graph"
         logger.info("echo: verify: %s; %s", same, storage)
         return True
     folder = write(case, wrong)
     shown = "; ".join(map(str, wrong[:3])) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     text = (
-        f"a plan does not do what your own graph does: {shown}. Please report it with what is in {folder}, where "
+        f"a plan does not do what your original graph does: {shown}. Please report it with what is in {folder}, where "
         f"reproduce.py runs it again (it holds your parameters and this batch)"
     )
     if strict:
         raise VerificationError(text)
-    logger.warning("echo: verify: %s. Your own graph runs from here on, and nothing wrong has come out.", text)
+    logger.warning("echo: verify: %s. Your original graph runs from here on, and nothing wrong has come out.", text)
     return False
 
 

@@ -146,7 +146,7 @@ def test_within_a_budget_bits_replace_slower_operators(
 
 @pytest.mark.usefixtures("free_workspaces")
 def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a plan with bits needs more than the user's graph, one without them is made."""
+    """Where a plan with bits needs more than the original graph, one without them is made."""
     full = choose.best_plan
 
     def best(request: Request, passes: Sequence[Pass]) -> Any:
@@ -223,7 +223,7 @@ def test_fused_operators_that_would_need_more_memory_are_near_misses(monkeypatch
     monkeypatch.setattr(variant.Variant, "is_larger", property(lambda self: self.before is not None))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert not {name for name, _ in plan.fused} - MASKS
-    larger = {missed.pattern: missed.reason for missed in plan.missed if "the user's own graph" in missed.reason}
+    larger = {missed.pattern: missed.reason for missed in plan.missed if "the original graph" in missed.reason}
     assert larger["lstm_cell"].startswith("the graph with all fused operators needs ")
     assert any("the graph with all fused operators needs" in remark for remark in plan.remarks)
 

@@ -170,7 +170,7 @@ def test_layout_that_gains_under_three_percent_is_not_batched(
 def test_layout_that_needs_more_than_stock_is_not_batched(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A budget above what the user's own graph needs is no reason to need more than it."""
+    """A budget above what the original graph needs is no reason to need more than it."""
     full = choose.best_plan
     example = EXAMPLES["rnn cells"]()
     original = graph_of(example.symbol)
@@ -189,7 +189,7 @@ def test_layout_that_needs_more_than_stock_is_not_batched(
     monkeypatch.setattr(choose, "best_plan", best)
     plan = echo.plan(example.symbol, **options)
     assert not layouts(plan)
-    assert any("need more memory than the user's own graph" in note for note in plan.remarks), (plan.notes, plan.missed)
+    assert any("need more memory than the original graph" in note for note in plan.remarks), (plan.notes, plan.missed)
 
 
 def test_kept_node_is_in_no_batched_layout(measured: Callable[..., list[str]]) -> None:

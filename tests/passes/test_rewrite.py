@@ -1,4 +1,4 @@
-"""The plan goes into attributes of the nodes that run twice, and nothing else of the user's graph changes."""
+"""The plan goes into attributes of the nodes that run twice, and nothing else of the original graph changes."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_trial_below_the_threshold_or_in_budget_is_enough() -> None:
     assert plan_variant(little, 1).is_enough(request())
     assert not plan_variant(little + 1, 1).is_enough(request())
     assert plan_variant(little + 1, 1).is_enough(request(0.9)), "whatever keeps a budget is"
-    assert not plan_variant(little).is_enough(request()), "the user's own graph is the last anyway"
+    assert not plan_variant(little).is_enough(request()), "the original graph is the last anyway"
     assert not missing(20).is_enough(request(0.9))
 
 

@@ -110,7 +110,7 @@ def test_remarks_say_first_why_nothing_changes_and_what_failed() -> None:
     found = plan(notes=(Note("a note"), late), applied="none", reason="nothing to gain", missed=missed)
     assert found.failed == (late,)
     assert found.remarks == (
-        "nothing to gain: the user's own graph is bound as it is", "stopped", "a note",
+        "nothing to gain: the original graph is bound as it is", "stopped", "a note",
         "not fused (1 x, as 'cell'): no gates",
     )  # fmt: skip
     assert found.general_remarks == found.remarks[:-1]

@@ -104,7 +104,7 @@ PLANNING: Mapping[str, Callable[[Patch], None]] = {
     "substitution": failing(apply, "applied"),
     "shapes and types": failing(apply, "why_not"),
     "wrong arguments": wrong_arguments,
-    "memory of the user's graph": failing(choose, "memory_before"),
+    "memory of the original graph": failing(choose, "memory_before"),
     "differentiate": failing_pass(Differentiate),
     "policy": failing_pass(Select),
     "confirm": failing_pass(Confirm),

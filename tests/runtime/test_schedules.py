@@ -1,4 +1,4 @@
-"""Nodes that are recomputed several times, and budgets of every size: the bits of the user's own graph."""
+"""Nodes that are recomputed several times, and budgets of every size: the bits of the original graph."""
 
 from __future__ import annotations
 

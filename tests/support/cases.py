@@ -64,7 +64,7 @@ class Case:
     def rewritten(
         self, entries: frozenset[Entry], hook: bool = True, schedule: RecomputeSchedule | None = None
     ) -> Graph:
-        """The user's graph with the attributes that make the hook, or MXNet itself, recompute these entries."""
+        """The original graph with the attributes that make the hook, or MXNet itself, recompute these entries."""
         request = Request(self.graph, Options(), FakeFramework(self.training, hook=hook))
         selection = Selection(entries, schedule or {}, {entry.node: 1 for entry in entries}, 16, 0, 0.0)
         return Rewrite().run(request, self.training, selection).graph

@@ -37,7 +37,7 @@ def test_no_difference_is_said_and_written_nowhere(tmp_path: Path, caplog: pytes
     with caplog.at_level(logging.INFO, "echo"):
         assert matches_original(CASE, found(0), True)
     assert [record.levelname for record in caplog.records] == ["INFO"]
-    assert caplog.messages[0].endswith("those of the user's own graph; 5 MB became 3 MB")
+    assert caplog.messages[0].endswith("those of the original graph; 5 MB became 3 MB")
     assert not list(tmp_path.iterdir())
 
 

@@ -24,7 +24,7 @@ struct TrainingArrays {
   const std::int32_t* inplace_begin;  // [nodes + 1]
   const std::int32_t* inplace;        // triples (input, output, identity)
   const std::uint8_t* variable;       // [nodes]
-  const std::uint8_t* forward;        // [nodes] 1: part of the user's graph
+  const std::uint8_t* forward;        // [nodes] 1: part of the original graph
   const std::uint8_t* masked;         // [nodes] 1: recomputed from data and a stashed mask (Dropout)
   const std::int64_t* elements;       // [entries]
   const std::uint8_t* dtype;          // [entries] MXNet's type flag

@@ -134,7 +134,7 @@ def fuse(
     infer: Infer | None = None,
     matcher: Matcher | None = None,
 ) -> Fused:
-    """The user's graph with all the fused operators that its shapes and types allow.
+    """The original graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
     that hold other gradients. ``pinned`` are nodes that the user wants kept or recomputed: no fusion replaces them.
