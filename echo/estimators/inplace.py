@@ -297,8 +297,8 @@ def moved(
             refused |= clones([number])
             continue
         source = planned.nodes[number].inputs[position]
-        beside = of_chunk[storage.chunk[planned.entry_id(source)]]
-        refused |= (clones([number]) or clones(readers[Entry(source.node, source.index)]) or clones(beside)
+        sharing = of_chunk[storage.chunk[planned.entry_id(source)]]
+        refused |= (clones([number]) or clones(readers[Entry(source.node, source.index)]) or clones(sharing)
                     or set(number_of.values()))  # fmt: skip
     return frozenset(refused)
 

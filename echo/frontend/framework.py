@@ -223,7 +223,7 @@ class MxnetFramework:
 
     @property
     def repeats_bits(self) -> bool:
-        """Whether a copy of a product or a convolution has its bits: on GPUs, where algorithms are not chosen anew."""
+        """Whether a copy of a product or a convolution has its bits: on GPUs, if the algorithms are always the same."""
         return self.device == "cpu" or is_deterministic()
 
     @property

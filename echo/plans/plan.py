@@ -178,13 +178,13 @@ class Plan:
         before += hidden
         kinds = {LAYOUT_COPIES: self.after.layout_copies, WORKSPACES: self.after.workspaces}
         least = min(_LEAST_SAID, before / 20)  # so that the change in per cent is that of what is told
-        beside = "".join(f" and {size_text(size)} {kind}" for kind, size in kinds.items() if size > least)
+        others = "".join(f" and {size_text(size)} {kind}" for kind, size in kinds.items() if size > least)
         after += sum(kinds.values())
         sign = "+" if after > before else "-"
         change = 100 * (after - before) / before if before else 0.0
         again = counted(len(self.recomputed), "feature map")
         return (
-            f"{size_text(before - hidden)}{inside} -> {size_text(self.after.planned)} planned{beside} "
+            f"{size_text(before - hidden)}{inside} -> {size_text(self.after.planned)} planned{others} "
             f"({sign}{abs(change):.0f} %), {self.time_text()}, {again} recomputed"
         )
 

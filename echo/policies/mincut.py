@@ -150,8 +150,8 @@ _SOURCE, _SINK = 0, 1
 def least_stash(problem: Problem, price: float) -> list[int]:
     """The candidates to recompute for the least stash, where a second of recomputation costs ``price`` bytes."""
     sizes = {entry: problem.training.type_of(entry).bytes for entry in _freed(problem.training)}
-    behind = _sink_side(problem, price, sizes, -1)
-    return [node for node in sorted(problem.candidates) if node in behind]
+    on_sink_side = _sink_side(problem, price, sizes, -1)
+    return [node for node in sorted(problem.candidates) if node in on_sink_side]
 
 
 def stash_bound(problem: Problem, after: int) -> int:
@@ -162,10 +162,10 @@ def stash_bound(problem: Problem, after: int) -> int:
     nodes = problem.training.nodes
     views = {Entry(number, out) for number, node in enumerate(nodes) for _, out, same in node.inplace if same}
     sizes = {entry: problem.training.type_of(entry).bytes for entry in _freed(problem.training) - views}
-    behind = _sink_side(problem, 0.0, sizes, after)
+    on_sink_side = _sink_side(problem, 0.0, sizes, after)
     recomputable = _recomputable(problem)
     return sum(size for entry, size in sizes.items()
-               if entry in behind and not (entry in recomputable and entry.node in behind))  # fmt: skip
+               if entry in on_sink_side and not (entry in recomputable and entry.node in on_sink_side))  # fmt: skip
 
 
 def _freed(training: TrainingGraph) -> set[Entry]:

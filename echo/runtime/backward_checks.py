@@ -73,7 +73,7 @@ def _guarded(original: Callable[..., int]) -> Callable[..., int]:
                  create: Any, is_train: Any, *results: Any) -> int:  # fmt: skip
         if not getattr(is_train, "value", is_train):
             _refuse({name for head in heads[:count] for name in _noted(head)})
-        refuse_changed_behind(count, heads, num_variables, variables)
+        refuse_changed_upstream(count, heads, num_variables, variables)
         with mxnet_settings.in_backward():
             return original(count, heads, head_gradients, num_variables, variables, retain, create, is_train, *results)
 
@@ -155,12 +155,12 @@ def refuse_changed(record: watch.Record | None) -> None:
             _refuse_gradients(record.changed())
 
 
-def refuse_changed_behind(count: int, heads: Any, num_variables: int, variables: Any) -> None:
+def refuse_changed_upstream(count: int, heads: Any, num_variables: int, variables: Any) -> None:
     """As `refuse_changed`, for all passes that MXNet recorded after the heads of a ``MXAutogradBackwardEx``."""
     library = _library()
     if library is not None:
         with _mxnets_error():
-            _refuse_gradients(watch.told(library.behind(heads, count, variables, num_variables)))
+            _refuse_gradients(watch.told(library.upstream(heads, count, variables, num_variables)))
 
 
 def _refuse_gradients(text: str) -> None:

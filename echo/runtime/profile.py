@@ -265,8 +265,8 @@ def _checked(compare: Iterable[str]) -> tuple[str, ...]:
 
 def _usage(framework: MxnetFramework, training: TrainingGraph, memory: Memory) -> Usage:
     """``memory`` has the planned bytes; kinds that no array of the bind has are counted in addition to the arrays."""
-    beside = {kind: size for kind, size in memory.static.items() if kind not in framework.static}
-    return usage(training, memory.planned, framework.arrays(), beside)
+    others = {kind: size for kind, size in memory.static.items() if kind not in framework.static}
+    return usage(training, memory.planned, framework.arrays(), others)
 
 
 def _versions() -> Mapping[str, str]:

@@ -39,7 +39,7 @@ def test_python_says_what_the_native_library_says(monkeypatch: pytest.MonkeyPatc
 
 
 def test_splits_go_before_the_choice() -> None:
-    """Nodes 8 and 9 of ten run again: once for all, or node 9 from its own gradient on."""
+    """Nodes 8 and 9 of ten are recomputed: once for all, or node 9 from its own gradient on."""
     problem = problem_of_graph(*chain(10))
     choice = problem.choice([8, 9])
     assert problem.evaluator.evaluate(choice, (1,)).seconds == 2

@@ -42,9 +42,9 @@ def test_cuts_are_minimal() -> None:
             network.add(tail, head, capacity)
             known = graph.get_edge_data(tail, head, {"capacity": 0})["capacity"]
             graph.add_edge(tail, head, capacity=known + capacity)
-        behind = network.sink_side(0, 1)
-        assert (behind[0], behind[1]) == (False, True), f"seed {seed}"
-        cut = sum(capacity for tail, head, capacity in edges if not behind[tail] and behind[head])
+        on_sink_side = network.sink_side(0, 1)
+        assert (on_sink_side[0], on_sink_side[1]) == (False, True), f"seed {seed}"
+        cut = sum(capacity for tail, head, capacity in edges if not on_sink_side[tail] and on_sink_side[head])
         assert cut == nx.minimum_cut_value(graph, 0, 1), f"seed {seed}"
 
 

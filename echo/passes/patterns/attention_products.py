@@ -156,8 +156,8 @@ class Operands(NamedTuple):
         taken = []
         axes_of = (*scores.axes, weighted.axes[0])
         for entry, axes, wanted in zip((*scores.inputs, weighted.values), axes_of, ("TD", "SD", "SV")):
-            if axes == "N" + wanted[::-1] and (behind := _turned(view, entry)) is not None:
-                entry, axes = behind, "N" + wanted
+            if axes == "N" + wanted[::-1] and (turned := _turned(view, entry)) is not None:
+                entry, axes = turned, "N" + wanted
             shapes[entry] = ",".join(axes)
             if not axes.startswith(lead):
                 entry, axes = _with_axes(built, entry, axes, lead + wanted), lead + wanted
