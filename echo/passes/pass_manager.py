@@ -298,7 +298,7 @@ def _(costs: CostModel, before: Mapping[type, Any]) -> None:
 def _(selection: Selection, before: Mapping[type, Any]) -> None:
     training, candidates = before[TrainingGraph], before[Candidates]
     offered = _offered(candidates)
-    _expect(selection.recompute <= offered, "recomputed maps to be among the candidates")
+    _expect(selection.recompute <= offered, "recomputed feature maps to be among the candidates")
     _expect(candidates.must_recompute <= selection.recompute, "what the user insists on to be recomputed")
     _expect(set(selection.runs) <= {entry.node for entry in offered}, "only candidates to be recomputed")
     _expect(all(times > 0 for times in selection.runs.values()), "recomputed nodes to run once or more")

@@ -305,10 +305,12 @@ class _Reasons:
         node = self.training.nodes[entry.node]
         sources = dict.fromkeys(self.training.nodes[source.node].name for source in node.inputs)
         read = len(self.training.backward_readers.get(entry, ()))
-        purpose = f"read by {read} gradient{'s' if read > 1 else ''}" if read else "needed to recompute another map"
+        purpose = (
+            f"read by {read} gradient{'s' if read > 1 else ''}" if read else "needed to recompute another feature map"
+        )
         times = self.runs[entry.node]
         often = "" if times == 1 else f" {times} times"
-        return f"{purpose}; computed again{often} from {', '.join(sources)}"
+        return f"{purpose}; recomputed{often} from {', '.join(sources)}"
 
     def stash_reason(self, entry: Entry) -> str:
         if entry.node in self.candidates.refused:

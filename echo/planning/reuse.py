@@ -231,7 +231,7 @@ def warm_start_of(base: Graph, plan: Plan, options: Options, framework: Framewor
 # this takes of a training.
 
 _SHARE = 0.05  # of the seconds of training: with all bookkeeping, steps take well below a tenth longer
-NOTE = Note("the plan of the model's first shapes, which holds for these: only bytes were computed again")
+NOTE = Note("the plan of the model's first shapes, which holds for these: only bytes were recalculated")
 
 
 class SpareTime:

@@ -58,7 +58,7 @@ def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], ind
 
 
 def _layers(before: Memory, after: Memory) -> Table:
-    table = _table("stashed maps by layer (MB)", "before", "after")
+    table = _table("stashed feature maps by layer (MB)", "before", "after")
     for name, *sizes in largest_rows([before.layers, after.layers], _MOST_LAYERS):
         table.add_row(name, *map(megabytes, sizes))
     return table

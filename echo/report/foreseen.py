@@ -119,13 +119,13 @@ def _largest(plan: Plan) -> int:
     """The bytes of the largest feature map, or matrix of weights, that oneDNN may lay out again."""
     if not any(op in plan.key.operators for op in _LAID_OUT):
         return 0
-    maps = (decision.bytes for decision in plan.decisions if decision.op in _LAID_OUT)
+    outputs = (decision.bytes for decision in plan.decisions if decision.op in _LAID_OUT)
     weights = (
         math.prod(argument.shape) * np.dtype(argument.dtype).itemsize
         for argument in plan.key.arguments
         if argument.request in ("write", "add")
     )
-    return max((*maps, *weights), default=0)
+    return max((*outputs, *weights), default=0)
 
 
 def _slots(plan: Plan) -> tuple[int, int]:

@@ -233,4 +233,4 @@ def test_reasons_name_what_they_are_about() -> None:
     assert reasons["Activation"] == "kept: matches 'Activation'"
     assert reasons["FullyConnected"].startswith("FullyConnected is compute-heavy")
     assert reasons["SoftmaxOutput"] == "an output of the symbol lives to the end anyway"
-    assert all("computed again from" in decision.reason for decision in plan.recomputed)
+    assert all("recomputed from" in decision.reason for decision in plan.recomputed)

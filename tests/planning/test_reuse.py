@@ -93,10 +93,10 @@ def test_renamed_changes_whole_words_only() -> None:
     plan = echo.plan(net("a"), **SHAPES)
     old = Names(("a1", "a", "b"), ("a1", "a", "b"))
     new = Names(("c1", "c", "b"), ("c1", "c", "b"))
-    noted = Plan(**{**vars_of(plan), "notes": (Note("computed again from a1, 'a' and a10, ab"),)})
+    noted = Plan(**{**vars_of(plan), "notes": (Note("recomputed from a1, 'a' and a10, ab"),)})
     result = renamed(noted, old, new, ["tanh", "tanh", "tanh"])
     assert result is not None
-    assert result.notes == (Note("computed again from c1, 'c' and a10, ab"),)
+    assert result.notes == (Note("recomputed from c1, 'c' and a10, ab"),)
 
 
 def vars_of(plan: Plan) -> dict[str, object]:

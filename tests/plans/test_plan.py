@@ -41,7 +41,7 @@ def plan(**changes: Any) -> Plan:
         before, planned=120 * 10**6, live_peak=100 * 10**6,
         at_peak={"feature maps": 60 * 10**6, "recomputed maps": 40 * 10**6}, layers={"encoder_l0": 60 * 10**6},
     )  # fmt: skip
-    why = "read by 1 gradients; computed again from fc"
+    why = "read by 1 gradients; recomputed from fc"
     decisions = (
         Decision(4, "encoder_tanh", "tanh", 0, RECOMPUTE, 140 * 10**6, 0.002, why),
         Decision(3, "encoder_fc", "FullyConnected", 0, STASH, 60 * 10**6, 0.01, "FullyConnected is compute-heavy"),
