@@ -187,7 +187,7 @@ STATE = {
     "echo/runtime/gluon.py": "whether the process trains by Gluon, and by hybridized blocks; belongs to the thread: "
     "the policy of the block whose CachedOps it makes",
     "echo/runtime/bind_plan.py": "the planner of the process, which remembers plans and says how many there were",
-    "echo/runtime/foresight.py": "the predicted peak of the process, and what was seen of it",
+    "echo/runtime/peak_prediction.py": "the predicted peak of the process, and what was seen of it",
     "echo/runtime/patches.py": "MXNet's functions that it replaces by echo's, and the policy of transparent mode",
     "echo/instrument/recording.py": "MXNet's functions that end a step: it wraps them once mxnet is imported",
     "echo/startup.py": "Python's finders of modules; values of ECHO that make no sense and were told",

@@ -161,7 +161,7 @@ def _check_names(symbol: Any, names: Sequence[str]) -> None:
 
 def _print(found: "Plan", answers: Sequence[Any], as_json: bool) -> None:
     """Prints a plan, the predicted peak of a process that trains by it (on CPUs), and the answers of `Plan.why`."""
-    from echo.report.foreseen import lines, of_symbol
+    from echo.report.predicted_peaks import lines, of_symbol
 
     process = of_symbol(found)
     if as_json:

@@ -34,7 +34,7 @@ from echo.runtime.backward_checks import attach_record, quiet_backward, record_m
 from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
 from echo.runtime.error_policy import ErrorPolicy, first_bindable
 from echo.runtime.executor import WithoutClones
-from echo.runtime.foresight import FORESIGHT
+from echo.runtime.peak_prediction import PEAK_PREDICTION
 from echo.runtime.shape_plans import ORIGINAL, Answer, CachedOpGraph, ShapePlans, Signature, chosen
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
@@ -156,7 +156,7 @@ class PlannedCachedOp:
 
         outputs, ran = self._next_best(choice, run, signature, args)
         self._ran.add(signature)
-        FORESIGHT.returned(self.plans.get(signature), outputs)
+        PEAK_PREDICTION.returned(self.plans.get(signature), outputs)
         return outputs, ran
 
     def _write_own_lines(self, args: Sequence[Any]) -> None:

@@ -30,7 +30,7 @@ from echo.runtime.applied import AppliedPlan, BoundLeader, Pool
 from echo.runtime.backward_checks import refuse_changed
 from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
 from echo.runtime.error_policy import first_bindable
-from echo.runtime.foresight import FORESIGHT
+from echo.runtime.peak_prediction import PEAK_PREDICTION
 
 if TYPE_CHECKING:
     from echo.native.watch import Record
@@ -95,7 +95,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _verify(self, inputs: Mapping[str, Any]) -> None:
         self._is_verified = True
-        FORESIGHT.begins()
+        PEAK_PREDICTION.begins()
         verifier = self._applied.verifier
         if verifier is not None and self._applied.graph != self._applied.original:
             if self._shown is not None:

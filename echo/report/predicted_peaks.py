@@ -41,7 +41,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class PredictedPeaks:
     """The predicted peaks of the process, without echo and with it.
 
     ``time`` is the predicted time of a step with echo as a multiple of one without it, None where it is not known.
@@ -60,7 +60,7 @@ class Foreseen:
         return {"stock": dict(self.stock.parts), "echo": dict(self.echo.parts)}
 
 
-def foreseen(plan: Plan, process: Process) -> Foreseen | None:
+def predict_peaks(plan: Plan, process: Process) -> PredictedPeaks | None:
     """The peaks of a process that trains by this plan; None on a GPU (`NO_GPU`)."""
     if plan.device != "cpu":
         return None
@@ -72,10 +72,10 @@ def foreseen(plan: Plan, process: Process) -> Foreseen | None:
     stock[peaks.HELD] = max(stock[peaks.HELD] - process.own, 0)
     if plan.key.runner != Runner.DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
         stock[peaks.SEEN] = echo.parts.get(peaks.SEEN, 0)
-    return Foreseen(peaks.process_peak(stock), echo, plan.time and plan.time.ratio)
+    return PredictedPeaks(peaks.process_peak(stock), echo, plan.time and plan.time.ratio)
 
 
-def of_symbol(plan: Plan) -> Foreseen | None:
+def of_symbol(plan: Plan) -> PredictedPeaks | None:
     """The peaks of a process that trains the symbol of a plan with Module; None on a GPU, and of a Gluon block.
 
     Module keeps the weights in host arrays next to those of its executor.
@@ -84,10 +84,10 @@ def of_symbol(plan: Plan) -> Foreseen | None:
         return None
     nodes = peaks.NODE_BYTES * sum(plan.key.operators.values())
     held = peaks.IMPORTED_BYTES + nodes + plan.before.static.get(WEIGHTS, 0)
-    return foreseen(plan, Process(held + peaks.OWN_BYTES, to_come=True))
+    return predict_peaks(plan, Process(held + peaks.OWN_BYTES, to_come=True))
 
 
-def lines(plan: Plan, found: Foreseen | None) -> Iterator[str]:
+def lines(plan: Plan, found: PredictedPeaks | None) -> Iterator[str]:
     """Describes a prediction in lines of text: the peaks, and their parts."""
     if found is None:
         if plan.device != "cpu":
