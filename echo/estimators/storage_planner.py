@@ -152,8 +152,8 @@ class ReferencePlanner:
         return with_clones(self._training, chosen, schedule)
 
     def _clones(self, planned: TrainingGraph) -> list[int]:
-        users = {node.original: number for number, node in self._training.operators() if node.forward}
-        return [users[node.original] for node in planned.nodes if not node.forward and node.original is not None]
+        numbers = {node.original: number for number, node in self._training.operators() if node.forward}
+        return [numbers[node.original] for node in planned.nodes if not node.forward and node.original is not None]
 
     def evaluate(
         self,

@@ -63,7 +63,7 @@ class MxnetFramework:
         check_device(ctx)
         self._forget()
         self.graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
-        self._user = graph
+        self._original = graph
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
@@ -174,7 +174,7 @@ class MxnetFramework:
 
     def call(self) -> dict[str, Any]:
         """The bind of the user's symbol as a JSON value (`call_of`)."""
-        return call_of(symbol_of(self._user).list_arguments(), self._binding, self._ctx)
+        return call_of(symbol_of(self._original).list_arguments(), self._binding, self._ctx)
 
     def mirrored(self) -> TrainingGraph:
         """The training graph of the user's symbol with MXNet's own recomputation, ``MXNET_BACKWARD_DO_MIRROR``."""
@@ -194,7 +194,7 @@ class MxnetFramework:
         training = self._as_run(graph_in(captured, self.graph), self.match_range)
         if self._runner == Runner.EXECUTOR:
             self._chunks.append((self.graph, chunks_in(captured)))
-        is_other = self.graph is self._user and self.fuses
+        is_other = self.graph is self._original and self.fuses
         return replace(training, planned_bytes=self.original_bytes()) if is_other else training
 
     def _captured(self, graph: Graph, stock: bool = False) -> Mapping[str, Any]:
@@ -206,7 +206,7 @@ class MxnetFramework:
                 return captured_graph(graph, self._binding, self._ctx, stock=stock, symbol=symbol)
         except mx.MXNetError as error:
             self.types()  # where the shape of a node is not known, this names it
-            reason = why_left_alone(self._user, str(error))
+            reason = why_left_alone(self._original, str(error))
             if reason:
                 raise LeftAloneError(reason) from error
             raise
@@ -250,12 +250,12 @@ class MxnetFramework:
     def original_bytes(self) -> int:
         """The bytes that MXNet plans for the original graph as a program binds it without echo."""
         if not (self.fuses and self.hook):
-            return self.mxnet_memory_plan(self._user, self.match_range)[0]
+            return self.mxnet_memory_plan(self._original, self.match_range)[0]
         if self._original_bytes is None:
-            captured = self._captured(self._user, stock=True)
+            captured = self._captured(self._original, stock=True)
             is_cached = self._runner != Runner.EXECUTOR
             self._original_bytes = (
-                self._as_run(graph_in(captured, self._user), self.match_range).planned_bytes
+                self._as_run(graph_in(captured, self._original), self.match_range).planned_bytes
                 if is_cached else int(captured["touched_bytes"])
             )  # fmt: skip
         return self._original_bytes

@@ -48,7 +48,7 @@ class Differentiate:
 # Which feature maps may be recomputed at all: safe operators, and what the user insists on.
 
 _DRAWS = "in inference the graph draws random numbers, and a backward pass after that could not run it again"
-_UNSETTLED = "its copy could have another of oneDNN's layouts, and sums after it other last bits"
+_LAYOUT_MAY_DIFFER = "its copy could have another of oneDNN's layouts, and sums after it other last bits"
 _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 
@@ -81,7 +81,7 @@ class FindCandidates:
         heads = {entry.node for entry in training.outputs}
         outputs_stay = _why_outputs_stay(training, request.framework.device)
         graph_stays = request.memory_frozen_reason
-        unsettled = _unsettled(request, training)
+        unsettled = _why_layout_may_differ(request, training)
         draws = training.runner == Runner.EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
@@ -93,7 +93,7 @@ class FindCandidates:
             refusal = _refusal(request, training, number, heads, keep) or unsettled.get(number, "")
             refusal = refusal or why_not_recomputable(node, request.framework.device, request.framework.hook)
             refusal = refusal or outputs_stay.get(number, "") or graph_stays
-            if draws and not refusal and number not in recompute and _is_of_mode(node):
+            if draws and not refusal and number not in recompute and _is_train_mode_sensitive(node):
                 refusal = _DRAWS
             if refusal:
                 if number in recompute:
@@ -126,7 +126,7 @@ def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[
     return ""
 
 
-def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
+def _why_layout_may_differ(request: Request, training: TrainingGraph) -> dict[int, str]:
     """The reason for each node whose clone could have another of oneDNN's layouts than the node itself.
 
     A copy that MXNet computes in place has the layout of its input, and so has its clone (`moved` refuses others).
@@ -142,7 +142,7 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
             or node.shape_only
             or not request.framework.hook
         ):
-            reasons[number] = _UNSETTLED
+            reasons[number] = _LAYOUT_MAY_DIFFER
     return reasons
 
 
@@ -153,7 +153,7 @@ def _draws_in_inference(training: TrainingGraph) -> bool:
     )
 
 
-def _is_of_mode(node: TrainingNode) -> bool:
+def _is_train_mode_sensitive(node: TrainingNode) -> bool:
     """Whether the node would have to be recomputed in the mode of the forward pass (`echo.runtime.executor`)."""
     return bool(spec(node.op).safety.clone_op) or spec(node.op).safety.train_mode_sensitive(node.attrs)
 

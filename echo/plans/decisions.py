@@ -262,8 +262,8 @@ def has_gradient_rules(graph: Graph) -> bool:
 
 def unmarked(original: Graph, rewritten: Graph) -> Graph:
     """A rewritten graph that came back from MXNet, without the marks of the plan."""
-    user_attributes = set().union(*(node.attrs for node in original.nodes))
-    return rewritten.without_attrs(*set(OF_PLANS) - user_attributes)
+    original_attributes = set().union(*(node.attrs for node in original.nodes))
+    return rewritten.without_attrs(*set(OF_PLANS) - original_attributes)
 
 
 def marks_of(original: Graph, rewritten: Graph) -> tuple[Mark, ...]:

@@ -67,23 +67,23 @@ def growth(
     if hidden is None:
         return None, "storage was not compared"
     try:
-        user_bytes, plan_bytes = peak_storage(original, ctx)[0], peak_storage(planned, ctx)[0]
+        original_bytes, plan_bytes = peak_storage(original, ctx)[0], peak_storage(planned, ctx)[0]
         for _ in range(_AGAIN):
-            if grows(user_bytes + hidden, plan_bytes):
-                user_bytes = max(user_bytes, peak_storage(original, ctx)[0])
+            if grows(original_bytes + hidden, plan_bytes):
+                original_bytes = max(original_bytes, peak_storage(original, ctx)[0])
                 plan_bytes = min(plan_bytes, peak_storage(planned, ctx)[0])
     except (NativeError, mx.MXNetError) as error:
         return None, f"storage was not compared: {one_line(error)}"
-    user_bytes += hidden
-    told = f"{size_text(user_bytes)} of storage became {size_text(plan_bytes)}"
-    if not grows(user_bytes, plan_bytes):
+    original_bytes += hidden
+    told = f"{size_text(original_bytes)} of storage became {size_text(plan_bytes)}"
+    if not grows(original_bytes, plan_bytes):
         return None, told
-    return Difference(STORAGE, plan_bytes / user_bytes - 1, np.array(user_bytes), np.array(plan_bytes)), told
+    return Difference(STORAGE, plan_bytes / original_bytes - 1, np.array(original_bytes), np.array(plan_bytes)), told
 
 
-def grows(user_bytes: int, plan_bytes: int) -> bool:
+def grows(original_bytes: int, plan_bytes: int) -> bool:
     """Whether a plan's graph holds more than the tolerance allows."""
-    return plan_bytes > TOLERANCE * user_bytes and plan_bytes > user_bytes + LEAST
+    return plan_bytes > TOLERANCE * original_bytes and plan_bytes > original_bytes + LEAST
 
 
 def peak_storage(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:

@@ -125,10 +125,10 @@ def test_forward_nodes_are_the_users(name: str) -> None:
         if node.original is not None:
             own = case.graph.nodes[node.original]
             assert (node.op, node.name, dict(node.attrs)) == (own.op, own.name, dict(own.attrs))
-    users = [node.original for node in forward if node.original is not None]
-    assert len(users) == len(set(users))
+    originals = [node.original for node in forward if node.original is not None]
+    assert len(originals) == len(set(originals))
     operators = {number for number, node in enumerate(case.graph.nodes) if not node.is_variable}
-    assert operators <= set(users)
+    assert operators <= set(originals)
 
 
 @pytest.mark.parametrize("name", MODELS)
