@@ -17,7 +17,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
 from echo.frontend.derived_graphs import apply_gradient_rules, as_cached, stateless
-from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
+from echo.frontend.install import check_version, device_blocker, extension_blocker, install_hook, onednn_activations
 from echo.frontend.measure import TimerClient, race
 from echo.frontend.measurement_process import measuring
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
@@ -111,7 +111,7 @@ class MxnetFramework:
     @property
     def why_no_fusion(self) -> str:
         """Why no operator can be fused here; empty where they can."""
-        return self.why_no_hook or why_not() or why_not_on(self._ctx)
+        return self.why_no_hook or extension_blocker() or device_blocker(self._ctx)
 
     @property
     def adds(self) -> bool:

@@ -44,7 +44,7 @@ class StorageCounter:
     """
 
     def __init__(self) -> None:
-        why = storage.why_not()
+        why = storage.counting_blocker()
         if why:
             raise LookupError(f"MXNet's storage: {why}")
         try:

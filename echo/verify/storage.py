@@ -94,8 +94,8 @@ def peak_storage(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
     Raises:
         NativeError: this MXNet's storage cannot be counted, or is being counted already.
     """
-    if why_not():
-        raise NativeError(why_not())
+    if counting_blocker():
+        raise NativeError(counting_blocker())
     library = native.hook_library()
     begin = function(library, "echo_held_begin", ctypes.c_int, ctypes.c_int32, ctypes.c_int32)
     alive = function(library, "echo_held_alive", ctypes.c_size_t)
@@ -138,7 +138,7 @@ def beside_storage(plan: Plan | None, ctx: mx.Context) -> int | None:
 
 
 @functools.lru_cache(maxsize=None)
-def why_not() -> str:
+def counting_blocker() -> str:
     """Why storage cannot be counted here; empty where it can, which is tried once."""
     try:
         install = function(native.hook_library(), "echo_held_install", ctypes.c_int, ctypes.c_char_p)

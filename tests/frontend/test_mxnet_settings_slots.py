@@ -50,7 +50,7 @@ from echo.instrument.recording import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
 x = mx.nd.array(np.random.RandomState(0).rand(1 << 18))
 mx.nd.waitall()
-assert storage.why_not() == ""
+assert storage.counting_blocker() == ""
 counter = StorageCounter()
 for _ in range(8):
     mx.nd.argsort(x).wait_to_read()

@@ -102,7 +102,7 @@ def wrong_arguments(patch: Patch) -> None:
 PLANNING: Mapping[str, Callable[[Patch], None]] = {
     "pattern match": failing(apply, "_match"),
     "substitution": failing(apply, "applied"),
-    "shapes and types": failing(apply, "why_not"),
+    "shapes and types": failing(apply, "fusion_blocker"),
     "wrong arguments": wrong_arguments,
     "memory of the original graph": failing(choose, "memory_before"),
     "differentiate": failing_pass(Differentiate),

@@ -194,7 +194,7 @@ def test_verify_without_storage_counter_compares_the_rest(
     wasteful: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "echo")
-    monkeypatch.setattr(held_module, "why_not", lambda: "another layout")
+    monkeypatch.setattr(held_module, "counting_blocker", lambda: "another layout")
     stepped(echo.optimize(network(), **OPTIONS))
     assert not warnings_of(caplog)
     assert "original graph; storage was not compared: NativeError: another layout" in caplog.text

@@ -144,7 +144,7 @@ def fuse(
     graph, matcher = numbered(graph), matcher or Matcher()
     fusions, missed = find(graph, pinned, without, refused, setting, matcher)
     entry_types = types() if fusions else {}
-    shaped = _why_not(fusions, entry_types, infer)
+    shaped = _fusion_blockers(fusions, entry_types, infer)
     fitting, layers = [], dict[Tuple[str, str], str]()  # layers that are left, whose cells may be fused
     for fusion in fusions:
         reason = shaped[fusion.anchor]
@@ -169,9 +169,9 @@ def _hidden(fusions: Iterable[Fusion], types: Types) -> int:
     return sum(times * types[entry].bytes for times, entry in arrays)
 
 
-def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
+def _fusion_blockers(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
     """Returns, by its anchor, why shapes or types forbid each fusion; an empty text where they allow it."""
-    reasons = {fusion.anchor: why_not(fusion, types) for fusion in fusions}
+    reasons = {fusion.anchor: fusion_blocker(fusion, types) for fusion in fusions}
     right = [fusion for fusion in fusions if not reasons[fusion.anchor]]
     return reasons if infer is None else {**reasons, **check_inferred_types(right, types, infer)}
 
@@ -211,7 +211,7 @@ def fused_for_shapes(
     """
     graph = numbered(graph)
     fusions = _fusions_at(graph, match_sites, setting)
-    reasons = _why_not(fusions, types, infer)
+    reasons = _fusion_blockers(fusions, types, infer)
     for fusion in fusions:
         if reasons[fusion.anchor]:
             name = graph.nodes[fusion.anchor].name
@@ -280,7 +280,7 @@ def _tidied(graph: Graph, copies: bool) -> Graph:
     return shared_graph
 
 
-def why_not(fusion: Fusion, types: Types) -> str:
+def fusion_blocker(fusion: Fusion, types: Types) -> str:
     """Why the shapes or types of the entries that a fusion reads do not allow it; empty where they do."""
     sizes: dict[str, int] = {}
     dtypes = {types[entry].dtype for entry, text in fusion.shapes.items() if not text.startswith(_ANY_TYPE)}

@@ -116,16 +116,16 @@ def check_inferred_types(fusions: Sequence[Fusion], types: Types, infer: Infer) 
     for fusion in fusions:
         kinds.setdefault(_kind(fusion, types), []).append(fusion)
     firsts = [alike[0] for alike in kinds.values()]
-    if not firsts or _why_not(firsts, types, infer) == "":
+    if not firsts or _types_blocker(firsts, types, infer) == "":
         return {}
-    reasons = {first.anchor: _why_not([first], types, infer) for first in firsts}
+    reasons = {first.anchor: _types_blocker([first], types, infer) for first in firsts}
     return {
         fusion.anchor: reasons[alike[0].anchor]
         for alike in kinds.values() if reasons[alike[0].anchor] for fusion in alike
     }  # fmt: skip
 
 
-def _why_not(fusions: Sequence[Fusion], types: Types, infer: Infer) -> str:
+def _types_blocker(fusions: Sequence[Fusion], types: Types, infer: Infer) -> str:
     """Why one of these fusions does not fit, by what MXNet infers of a graph that holds them alone."""
     graph, variables, pairs = _side_by_side(fusions, types)
     inferred = infer(graph, variables)

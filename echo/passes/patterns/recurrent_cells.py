@@ -166,7 +166,7 @@ def match_lstm_cell(view: View, number: int) -> Fusion | str | None:
     if block is None or isinstance(block, str):
         return block
     parts = [view.part(gate) for gate in block.gates]
-    reason = _why_not(view, block, parts)
+    reason = _block_blocker(view, block, parts)
     if reason:
         return reason
     first, order = parts[0], order_attrs([part.number for part in parts if part])
@@ -249,7 +249,7 @@ def _are_quarters(parts: list[Part | None]) -> bool:
     return len(sources) == 1 and {(part.number, part.of) for part in parts if part} == {(k, 4) for k in range(4)}
 
 
-def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
+def _block_blocker(view: View, block: _Block, parts: list[Part | None]) -> str:
     missing = [name for name, part in zip(_LSTM_GATES, parts) if part is None]
     if missing:
         gate = block.gates[_LSTM_GATES.index(missing[0])]

@@ -34,7 +34,7 @@ CASES = [(name, sizes) for name in EXAMPLES for sizes in SIZES if name not in FO
 
 @pytest.fixture(autouse=True, scope="module")
 def operators() -> None:
-    assert (install_hook(), install.why_not()) == ("", "")
+    assert (install_hook(), install.extension_blocker()) == ("", "")
 
 
 def turned(graph: Graph, seed: int) -> Graph:
