@@ -154,7 +154,7 @@ def least_stash(problem: Problem, price: float) -> list[int]:
     return [node for node in sorted(problem.candidates) if node in on_sink_side]
 
 
-def stash_bound(problem: Problem, after: int) -> int:
+def stash_lower_bound(problem: Problem, after: int) -> int:
     """The bytes of the least stash from which all forward entries that nodes after ``after`` read can be computed.
 
     No schedule of these candidates has less in memory there. Entries that share memory with another do not count.
@@ -246,7 +246,7 @@ def least_bytes(problem: Problem) -> int:
     if not backward:
         return 0
     after = max(backward, key=lambda number: float(of_backward[number] + _STASHED * of_forward[number]))
-    return int(of_backward[after]) + stash_bound(problem, after)
+    return int(of_backward[after]) + stash_lower_bound(problem, after)
 
 
 def _alive(training: TrainingGraph, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

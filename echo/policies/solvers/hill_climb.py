@@ -13,11 +13,11 @@ from echo.ir.training_graph import StorageStrategy
 from echo.policies.equivalence_classes import classes
 from echo.policies.problem import Problem, WarmStart
 
-# The orders by which a climb compares choices: the limits of a problem, or bytes and seconds at a price.
+# The objectives by which a climb compares choices: the limits of a problem, or bytes and seconds at a price.
 
 
-class Order(Protocol):
-    """An order of choices: a climb prefers those of smaller rank."""
+class Objective(Protocol):
+    """Ranks choices: a climb prefers those of smaller rank."""
 
     def rank(self, value: Evaluation) -> tuple[float, ...]: ...
 
@@ -27,7 +27,7 @@ class Order(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """The order of choices under the user's limits."""
+    """Ranks choices by the user's limits."""
 
     problem: Problem
 
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Price:
-    """The order of choices when a second costs ``price`` bytes."""
+    """Ranks choices by bytes, where a second costs ``price`` bytes."""
 
     price: float
 
@@ -58,7 +58,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Worth:
+class ClassSaving:
     """A class of nodes: the bytes that recomputing it saves, and the seconds that it takes."""
 
     group: RecomputeMask
@@ -123,14 +123,14 @@ class HillClimb:
     def run(self) -> RecomputeMask:
         starts = self.coarse_climbs()
         final = int(self.left * _FINAL_SHARE)
-        worth: list[Worth] = []
+        worth: list[ClassSaving] = []
         for _, match_range, start in starts:
             self.problem.progress(f"match range {match_range}")
             reserve = self.left - final // len(starts)
             self.ranges = (match_range,)
             beyond = None
             if self.problem.max_bytes is not None or self.limits.rank(self.evaluate(start))[0] > 0:
-                worth = worth or self.worth_of(start)
+                worth = worth or self.savings_of(start)
                 start, beyond = self.price_seconds(start, worth, self.left - (self.left - reserve) // 2)
             within = self.climb(start, self.levels, self.limits, reserve)
             if beyond is not None:
@@ -199,21 +199,21 @@ class HillClimb:
         """The number of climbs over these classes for which the effort suffices, at least one."""
         return max(1, self.total // (_SWEEPS * max(1, sum(map(len, levels)))))
 
-    def worth_of(self, choice: RecomputeMask) -> list[Worth]:
+    def savings_of(self, choice: RecomputeMask) -> list[ClassSaving]:
         """The worth of each class of a choice, taken out alone: the bytes of several classes nearly add up."""
         value = self.evaluate(choice)
-        worths = []
+        savings = []
         level = next((level for level in self.levels[1::-1] if len(level) < self.left // 2), [])
         for group in level:
             if choice[group].all():
                 choice[group] = 0
                 without = self.evaluate(choice)
                 choice[group] = 1
-                worths.append(Worth(group, without.bytes - value.bytes, value.seconds - without.seconds))
-        return worths
+                savings.append(ClassSaving(group, without.bytes - value.bytes, value.seconds - without.seconds))
+        return savings
 
     def price_seconds(
-        self, start: RecomputeMask, worth: Sequence[Worth], reserve: int
+        self, start: RecomputeMask, worth: Sequence[ClassSaving], reserve: int
     ) -> tuple[RecomputeMask, RecomputeMask | None]:
         """Bisects the price of a second to where the choice just keeps the limits.
 
@@ -253,7 +253,7 @@ class HillClimb:
             low, high = (middle, high) if self.limits.keeps(value) else (low, middle)
 
     def climb(
-        self, start: RecomputeMask, levels: Sequence[Sequence[RecomputeMask]], order: Order, reserve: int
+        self, start: RecomputeMask, levels: Sequence[Sequence[RecomputeMask]], objective: Objective, reserve: int
     ) -> RecomputeMask:
         """Flips one class after the other while that helps, coarse classes first."""
         choice = start.copy()
@@ -266,8 +266,8 @@ class HillClimb:
                 position += 1
                 before = choice[group]
                 choice[group] = 1 - before[0]
-                flipped = self.evaluate(choice, order.most_bytes(value))
-                if order.rank(flipped) < order.rank(value):
+                flipped = self.evaluate(choice, objective.most_bytes(value))
+                if objective.rank(flipped) < objective.rank(value):
                     value, unchanged = flipped, 0
                     self.consider(choice, value)
                 else:
@@ -294,7 +294,7 @@ class HillClimb:
                 choice[group] = before
 
 
-def _worth_it(choice: RecomputeMask, worth: Sequence[Worth], price: float) -> RecomputeMask:
+def _worth_it(choice: RecomputeMask, worth: Sequence[ClassSaving], price: float) -> RecomputeMask:
     """The choice without the classes that save fewer bytes than their seconds cost."""
     choice = choice.copy()
     for item in worth:
