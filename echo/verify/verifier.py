@@ -13,6 +13,7 @@ import platform
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,8 @@ from echo.verify.storage import Difference, beside_storage, growth
 
 logger = logging.getLogger("echo")
 Findings = Tuple[List[Difference], str]  # and a text about storage, for the log
+_LEAST_SECONDS = 0.05  # of a step: shorter ones vary by more than graphs differ
+_NOISE = 0.15  # of a step that is run twice or three times, next to copies of its arrays
 Make = Callable[[bool], Any]  # makes an executor or a CachedOp: of the planned graph, or of the original one
 
 
@@ -53,6 +56,7 @@ class Case:
     flags: Sequence[tuple[str, Any]] = ()
     training: bool = True
     options: Options | None = None  # as far as they are known
+    seconds: dict[bool, list[float]] = field(default_factory=dict, compare=False)  # of steps, with the plan or without
 
     @staticmethod
     def of_call(inputs: Mapping[str, Any], ctx: mx.Context, **facts: Any) -> Case:
@@ -72,7 +76,10 @@ class Case:
         """
 
         def step(of_plan: bool) -> compare.Arrays:
-            return self._step(make(of_plan))
+            runnable, start = make(of_plan), time.perf_counter()
+            arrays = self._step(runnable)
+            self.seconds.setdefault(of_plan, []).append(time.perf_counter() - start)
+            return arrays
 
         with compare.same_random(self.original, self.ctx.device_type == "gpu") as (restore, read_state):
             expected, first = step(False), read_state()
@@ -83,6 +90,27 @@ class Case:
         if first != second:
             wrong.append(Difference("the stream of random numbers", float("nan"), np.zeros(0), np.zeros(0)))
         return wrong if grown is None else [*wrong, grown], told
+
+    def why_slow(self) -> str:
+        """Returns a text on a step that takes longer than the bound on time, or "" if none is seen to.
+
+        Of each graph the fastest step counts: the first one allocates.
+        """
+        options = self.options
+        if options is None or not {False, True} <= self.seconds.keys():
+            return ""
+        bound = options.max_time
+        if bound is None and options.overhead_bound is not None:
+            bound = 1 + options.overhead_bound
+        original, planned = (min(self.seconds[of_plan]) for of_plan in (False, True))
+        if bound is None or original < _LEAST_SECONDS or planned <= (bound + _NOISE) * original:
+            return ""
+        predicted = None if self.plan is None else self.plan.time
+        text = "" if predicted is None else f", {predicted.ratio:.2f} was predicted"
+        return (
+            f"a step took {planned / original:.2f} times the original one{text}, and the bound is {bound:.2f}: a "
+            "smaller max_overhead or heavy='never' leaves out recomputation, and mxecho record measures more steps"
+        )
 
     def _step(self, runnable: Any) -> compare.Arrays:
         if self.runner == Runner.EXECUTOR:
@@ -151,6 +179,8 @@ def matches_original(case: Case, find: Callable[[], Findings], strict: bool) -> 
     if not wrong:
         same = "outputs, gradients, states and random numbers are those of the original graph"
         logger.info("echo: verify: %s; %s", same, storage)
+        if slow := case.why_slow():
+            logger.warning("echo: verify: %s", slow)
         return True
     folder = write(case, wrong)
     shown = "; ".join(map(str, wrong[:3])) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
