@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Protocol, Sequence
 
@@ -199,4 +199,6 @@ class BoundLeader:
         candidates = FindCandidates().run(Request(self.base, options, framework), training)
         recomputed = marked(self.base, self.graph)
         chosen = {number for number, node in training.operators() if node.forward and node.original in recomputed}
-        return WarmStart.of(training, candidates.light, chosen)
+        heavy = not chosen.isdisjoint(candidates.heavy)
+        offered = {**candidates.light, **candidates.heavy} if heavy else candidates.light
+        return replace(WarmStart.of(training, offered, chosen), heavy=heavy)
