@@ -203,3 +203,18 @@ def test_leader_whose_plan_came_from_the_disk_offers_its_heavy_operators() -> No
     leader = BoundLeader(made.base, made.graph, binding, mx.cpu())
     assert leader.warm_start(options) == made.warm_start.by_roles()
     assert leader.warm_start(options).heavy
+
+
+@pytest.mark.parametrize(("bound", "count"), [(1.0, 1), (0.02, 2)])
+def test_large_graph_gets_a_second_budget_if_the_first_takes_too_long(
+    bound: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"_LARGE": 1, "_NODES_OF_BUDGETS": 1, "_LOWEST_OF_LARGE": 0.2}.items():
+        monkeypatch.setattr(search, name, value)
+    budgets: list[int] = []
+    run = search.KeepSearch.run
+    monkeypatch.setattr(search.KeepSearch, "run", lambda self, budget: (budgets.append(budget), run(self, budget))[1])
+    found = plan(fuse=False, max_overhead=bound)
+    assert len(budgets) == count
+    assert budgets == sorted(budgets)
+    assert heavy(found) or count == 2
