@@ -28,7 +28,7 @@ from echo.torch.verify import differences
 
 logger = logging.getLogger(__name__)
 
-_RATIOS = (1.0, 0.5)  # budgets of torch's own partitioner from whose saved sets the search starts
+RATIOS = (1.0, 0.5)  # budgets of torch's own partitioner from whose saved sets the search starts
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Partitioner:
     ) -> list[list[str]]:
         """What torch's own partitioner saves; a search does without where that fails."""
         found = []
-        for ratio in _RATIOS:
+        for ratio in RATIOS:
             try:
                 found.append(compat.saved_names(module, inputs, ratio, **options))
             except Exception as error:  # torch's, for graphs of which its solvers make nothing

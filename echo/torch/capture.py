@@ -24,7 +24,7 @@ from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
-from echo.torch import safety
+from echo.torch import compat, safety
 
 _UINT8 = 3  # MXNet's type flag: one byte an element
 _GPU_BLOCK = 512  # bytes, of which torch's CUDA allocator hands out multiples
@@ -100,7 +100,7 @@ def values_of(node: fx.Node) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
-def _aliased(node: fx.Node) -> fx.Node | None:
+def aliased(node: fx.Node) -> fx.Node | None:
     """The input in whose memory all of a node's outputs lie; None where it makes memory of its own."""
     if node.op != "call_function":
         return None
@@ -155,7 +155,8 @@ class _Reader:
         self.outputs, self.gradients = flat[:num_forward_outputs], flat[num_forward_outputs:]
         self.place = {node: place for place, node in enumerate(self.nodes)}
         self.aliases = {node: alias for node in self.nodes
-                        if not safety.is_mutable(node) and (alias := _aliased(node)) is not None}  # fmt: skip
+                        if not safety.is_mutable(node) and (alias := aliased(node)) is not None}  # fmt: skip
+        self.returned = compat.written_inputs(module, num_forward_outputs)
         self.after_tangents = self._after_tangents()
 
     def _after_tangents(self) -> set[fx.Node]:
@@ -225,8 +226,8 @@ class _Reader:
         return sorted(nodes, key=lambda node: (first_use[node], first_use[node] == self.place[node], self.place[node]))
 
     def _written_variables(self, storages: _Storages) -> set[int]:
-        """The variables into whose memory the graph writes: a later run of their readers would read other values."""
-        written = set()
+        """The variables into which a step writes: a later run of their readers would read other values."""
+        written = {storages.number_of[node] for node in self.returned}
         for node in self.nodes:
             if node.op == "call_function" and safety.is_mutable(node):
                 entries = [storages.entry(read) for read in _arguments_written(node)]

@@ -79,6 +79,30 @@ def saved_names(module: fx.GraphModule, inputs: Sequence[Any], ratio: float, **o
     return [node.name for node in backward.graph.nodes if node.op == "placeholder"]
 
 
+def written_inputs(module: fx.GraphModule, num_forward_outputs: int) -> set[fx.Node]:
+    """The inputs into which a step writes after the forward pass: the graph returns their new values.
+
+    torch 2.8 and newer describe each output. Of older versions, every input that looks like an output may be one.
+    """
+    (end,) = (node for node in module.graph.nodes if node.op == "output")
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    described = end.meta.get("desc")
+    if described is not None:
+        mutated = [getattr(one, "mutated_input", None) for one in _flat(described)]
+        return {node for node in inputs if node.meta.get("desc") in [one for one in mutated if one is not None]}
+    outputs = [one.meta.get("val") for one in _flat(end.args)[:num_forward_outputs] if isinstance(one, fx.Node)]
+    kinds = {(value.shape, value.dtype) for value in outputs if isinstance(value, torch.Tensor)}
+    values = {node: node.meta.get("val") for node in inputs}
+    return {node for node, value in values.items()
+            if isinstance(value, torch.Tensor) and (value.shape, value.dtype) in kinds}  # fmt: skip
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in _flat(item)]
+    return [value]
+
+
 def copied(module: fx.GraphModule) -> fx.GraphModule:
     """A graph module with a graph of its own and the same constants."""
     return graph_module(module, copy.deepcopy(module.graph))

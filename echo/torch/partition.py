@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from echo.errors import GraphError
 from echo.ir.schedule import RecomputeSchedule, steps_of
 from echo.torch import compat
 from echo.torch.capture import JointGraph, mask_of, values_of
@@ -32,7 +33,28 @@ def partitioned(
     ``options`` are those that torch calls a partitioner with, ``num_fwd_outputs`` among them.
     """
     graph = _Writer(module, joint, splits).written()
-    return compat.default_partition(compat.graph_module(module, graph), inputs, **options)
+    forward, backward = compat.default_partition(compat.graph_module(module, graph), inputs, **options)
+    _remove_forward_nodes(backward, joint)
+    return forward, backward
+
+
+def _remove_forward_nodes(backward: fx.GraphModule, joint: JointGraph) -> None:
+    """Removes what the backward pass has no reader for.
+
+    torch leaves operators there that it takes for impure: a dropout whose mask is saved would draw once more, and the
+    program would go on with other random numbers than in eager mode.
+
+    Raises:
+        GraphError: an operator is left that must not run again.
+    """
+    fixed = {node.name for node in joint.reasons} | {node.name for node in joint.masks}
+    for node in reversed(list(backward.graph.nodes)):
+        if node.op == "call_function" and not node.users and node.meta.get("partitioner_tag") == "is_forward":
+            backward.graph.erase_node(node)
+    left = [node.name for node in backward.graph.nodes if node.op == "call_function" and node.name in fixed]
+    if left:
+        raise GraphError(f"{left[0]} would run again in the backward pass")
+    backward.recompile()
 
 
 class _Writer:

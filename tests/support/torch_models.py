@@ -128,7 +128,7 @@ def built(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def step(model: Any, inputs: tuple[torch.Tensor, ...], original: nn.Module | None = None) -> list[torch.Tensor]:
-    """The outputs, gradients and buffers of one step from a known state of the random numbers.
+    """The outputs, gradients, buffers and next random numbers of a step from a known state of these.
 
     ``original`` is the model whose parameters and buffers these are, if ``model`` is a compiled one.
     """
@@ -139,7 +139,7 @@ def step(model: Any, inputs: tuple[torch.Tensor, ...], original: nn.Module | Non
     results = result if isinstance(result, tuple) else (result,)
     results[0].backward()
     gradients = [parameter.grad for parameter in owner.parameters() if parameter.grad is not None]
-    return [value.detach().clone() for value in [*results, *gradients, *owner.buffers()]]
+    return [value.detach().clone() for value in [*results, *gradients, *owner.buffers(), torch.rand(2)]]
 
 
 def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:

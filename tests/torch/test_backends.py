@@ -53,8 +53,8 @@ def test_every_budget_keeps_the_bits_of_eager_mode(name: str) -> None:
         result, plan, peak = compiled_step(name, int(least + share * (stock - least)))
         assert equal(result, expected), f"share {share}"
         assert plan.peak_bytes <= plan.budget_bytes
-        # convolutions lay out what they return by themselves
-        assert peak == pytest.approx(plan.peak_bytes, rel=0.001 if name == "resnet" else 0), f"share {share}"
+        # new statistics count to the end of the step, and torch frees them after the forward pass
+        assert peak == pytest.approx(plan.peak_bytes, rel=0.005 if name == "resnet" else 0), f"share {share}"
         assert plan.recompute_seconds > seconds
         seconds = plan.recompute_seconds
     assert plan.recomputed
