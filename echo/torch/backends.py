@@ -184,5 +184,5 @@ def backend(
         raise OptionError(f'compiler: expected "inductor", "aot_eager" or a function, got {compiler!r}')
     partitioner = Partitioner(memory_budget, **{"fused": compiler == "inductor", **options})
     if compiler == "inductor":
-        return Backend(partitioner, compat.inductor_with(partitioner))
-    return Backend(partitioner, compat.eager_with(partitioner, None if compiler == "aot_eager" else compiler))
+        return Backend(partitioner, compat.inductor_with(partitioner, repr(partitioner)))
+    return Backend(partitioner, compat.eager_with(partitioner, None if isinstance(compiler, str) else compiler))

@@ -240,7 +240,7 @@ def _has_effect(node: fx.Node) -> bool:
 
 
 def _arguments_written(node: fx.Node) -> Iterator[fx.Node]:
-    for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+    for position, argument in enumerate(node.target._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
             yield from (one for one in _flat(value) if isinstance(one, fx.Node))
@@ -268,7 +268,7 @@ def mask_of(node: fx.Node) -> fx.Node | None:
     if safety.operator_name(node) != "native_dropout" or len(node.args) < 3 or node.args[2] is not True:
         return None
     value = node.meta["val"][0]
-    if value.device.type != "cpu" or not 0 < float(node.args[1]) < 1:  # type: ignore[arg-type]
+    if value.device.type != "cpu" or not 0 < float(node.args[1]) < 1:
         return None
     return next((user for user in node.users if user.target is operator.getitem and user.args[1] == 1), None)
 

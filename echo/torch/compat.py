@@ -54,7 +54,8 @@ def default_partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """torch's partitioner that saves whatever the backward pass reads; it may change ``module``."""
     function = partitioners.default_partition
-    return function(module, inputs, **_with_known_options(function, options))
+    forward, backward = function(module, inputs, **_with_known_options(function, options))
+    return forward, backward
 
 
 def min_cut_partition(
@@ -62,7 +63,8 @@ def min_cut_partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """torch's partitioner for Inductor, with its activation budget; it changes ``module``."""
     function = partitioners.min_cut_rematerialization_partition
-    return function(module, inputs, **_with_known_options(function, options))
+    forward, backward = function(module, inputs, **_with_known_options(function, options))
+    return forward, backward
 
 
 @contextlib.contextmanager
@@ -131,8 +133,30 @@ def on_real_tensors() -> contextlib.AbstractContextManager[Any]:
     return _disable_current_modes()  # type: ignore[no-any-return]
 
 
-def inductor_with(partition: Partition) -> Callable[..., Any]:
-    """A backend of Inductor's with another partitioner.
+try:
+    from torch._inductor.custom_graph_pass import CustomPartitionerFn
+except ImportError:  # `inductor_with` says so
+    CustomPartitionerFn = object
+
+
+class CustomPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch is not there where types are checked
+    """A partitioner as Inductor's setting takes it."""
+
+    def __init__(self, partition: Partition, key: str) -> None:
+        self._partition, self._key = partition, key
+
+    def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        return self._partition(module, inputs, **options)
+
+    def uuid(self) -> str:
+        """What tells apart the graphs of two partitioners in Inductor's caches."""
+        return self._key
+
+
+def inductor_with(partition: Partition, key: str) -> Callable[..., Any]:
+    """A backend of Inductor's with another partitioner, which ``key`` tells apart from others.
+
+    AOTAutograd's cache is off: it would hand out the division of an earlier process, and nothing would be planned.
 
     Raises:
         UnsupportedError: this version of torch has no such setting.
@@ -145,19 +169,12 @@ def inductor_with(partition: Partition) -> Callable[..., Any]:
             'compiler="aot_eager" works with this version'
         )
     from torch._inductor.compile_fx import compile_fx
-    from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
-    class Custom(CustomPartitionerFn):  # type: ignore[misc]  # torch is not there where types are checked
-        def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-            return partition(module, inputs, **options)
-
-        def uuid(self) -> None:
-            """Keeps Inductor from caching graphs: a plan depends on more than the graph."""
-
-    custom = Custom()
+    custom = CustomPartitioner(partition, key)
+    caches = {"enable_autograd_cache": False} if hasattr(torch._functorch.config, "enable_autograd_cache") else {}
 
     def compiled(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with config.patch(custom_partitioner_fn=custom):
+        with config.patch(custom_partitioner_fn=custom), torch._functorch.config.patch(caches):
             return compile_fx(module, inputs)
 
     return compiled

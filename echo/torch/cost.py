@@ -179,7 +179,7 @@ def _timed(node: fx.Node, device: torch.device, deadline: Deadline) -> float | N
 
 def _call_of(node: fx.Node) -> Callable[[], Any]:
     args, kwargs = _pytree.tree_map_only(fx.Node, _made_up, (node.args, node.kwargs))
-    target: Callable[..., Any] = node.target  # type: ignore[assignment]
+    target: Callable[..., Any] = node.target
     return lambda: target(*args, **kwargs)
 
 

@@ -94,7 +94,7 @@ class _Writer:
         """The output of a dropout from its mask: torch's gradient of it is the same product, in the same order."""
         mask = mask_of(node)
         assert mask is not None
-        data, scale = self._value(node.all_input_nodes[0], position), 1.0 / (1.0 - float(node.args[1]))  # type: ignore[arg-type]
+        data, scale = self._value(node.all_input_nodes[0], position), 1.0 / (1.0 - float(node.args[1]))
         args = (data, self._made[mask, 0], scale)
         target = torch.ops.aten.native_dropout_backward.default
         new = self._graph.create_node("call_function", target, args, {}, node.name + COPY_SUFFIX)

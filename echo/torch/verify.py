@@ -98,4 +98,4 @@ def _named(one: Sequence[Sequence[Any]], other: Sequence[Sequence[Any]]) -> Iter
 def _is_equal(one: Any, other: Any) -> bool:
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other) and bool(one == other)
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+    return one.shape == other.shape and bool(torch.allclose(one, other, rtol=0, atol=0, equal_nan=True))
