@@ -170,7 +170,7 @@ def trained(name: str) -> dict[str, float]:
     from echo.instrument.recording import StorageCounter
     from echo.verify import storage
 
-    assert storage.why_not() == ""
+    assert storage.counting_blocker() == ""
     counter = StorageCounter()
     started = time.perf_counter()
     for size in case.sizes[1:]:

@@ -32,12 +32,12 @@ def measure(graph: DataGraph, policy: str, budget: int) -> dict[str, Any] | None
     problem = problem_of_graph(training, seconds, max_bytes=budget)
     started = time.perf_counter()
     try:
-        splits = policy_of(policy).choose(problem)
+        schedule = policy_of(policy).choose(problem)
     except OptionError as error:
         print(f"  {policy}: {error}")
         return None
     took = time.perf_counter() - started
-    steps = steps_of(training, splits)
+    steps = steps_of(training, schedule)
     value = replay(training, [step.node for step in steps], seconds)
     again = [step.node for step in steps if step.node != step.position]
     overhead = value.seconds / sum(seconds) - 1

@@ -97,7 +97,7 @@ def is_worse(row: dict[str, Any]) -> bool:
     """Whether a plan of a row should not have been taken."""
     saved = 1 - row["after"] / row["before"]
     if row["after"] == row["before"] and not row["fused"] and not row["recomputed"]:
-        return False  # the user's own graph: the measured difference is noise
+        return False  # the original graph: the measured difference is noise
     larger = saved < 0 and row["planned"] >= TINY
     return larger or row["time"] > (SLOWER if saved >= GAIN else 1 + NOISE)
 

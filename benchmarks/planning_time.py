@@ -148,7 +148,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     """Seconds, also of the processor, that a bind spends on a plan on disk, from the graph and its shapes on."""
     import mxnet as mx
 
-    from echo.passes.variant import Planned
+    from echo.passes.variant import PlanResult
     from echo.planning import plan_cache
     from echo.runtime import bind_plan
 
@@ -158,7 +158,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     gc.collect()
     gc.freeze()  # a second start has no training graph around, among which to look for garbage
     gc.enable()
-    with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=Planned(planned, bound, graph, None)):
+    with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=PlanResult(planned, bound, graph, None)):
         for round_number in range(2 * ROUNDS + 1):
             bind_plan.PLANNER.forget()
             back = None  # nor a plan of before, which would have to be freed

@@ -133,7 +133,7 @@ def predicted_by_plan(name: str) -> dict[str, int] | None:
     if symbol not in _SYMBOLS:
         return None
     import echo
-    from echo.report.foreseen import of_symbol
+    from echo.report.predicted_peaks import of_symbol
 
     model = _SYMBOLS[symbol]()
     found = of_symbol(echo.plan(model.symbol, optimizer_states=2 if runner else 0, **model.shapes))

@@ -39,9 +39,9 @@ def child(name: str) -> None:
     result: dict[str, Any] = {"peak": _peak()}
     if os.environ["ECHO"] == "1":
         from echo.runtime.bind_plan import PLANNER
-        from echo.runtime.foresight import FORESIGHT
+        from echo.runtime.peak_prediction import PEAK_PREDICTION
 
-        found = FORESIGHT.found
+        found = PEAK_PREDICTION.found
         result.update(predicted=found and found.to_json(), graphs=PLANNER.summary.graphs)
         result["by_plan"] = predicted_by_plan(name)
     print(json.dumps(result))

@@ -19,7 +19,7 @@ import mxnet as mx
 
 import echo
 from benchmarks.models import MODELS, Model, random_values
-from benchmarks.record import asked, known_rows, save
+from benchmarks.record import apart, asked, known_rows, save
 
 BOUNDS: dict[str, float | None] = {"0.05": 0.05, "0.10": 0.10, "0.25": 0.25, "none": None}
 
@@ -62,8 +62,12 @@ def _binds_the_same(one: echo.Plan, other: echo.Plan) -> bool:
     return recomputed[0] == recomputed[1] and one.match_range == other.match_range
 
 
-def measure(model: Model, rounds: int) -> dict[str, Any]:
-    """Times one model, the bounds that come to the same plan only once."""
+def measure(model_name: str, count: str) -> dict[str, Any]:
+    """Times one model in a process of its own, since a plan follows that of a model with the same structure.
+
+    Bounds that come to the same plan are timed only once.
+    """
+    model, rounds = MODELS[model_name](), int(count)
     executors, plans, predicted, same = {"stock": bind(model, model.symbol)}, {}, {}, {}
     for name, bound in BOUNDS.items():
         symbol = echo.optimize(model.symbol, max_overhead=bound)
@@ -87,12 +91,16 @@ def measure(model: Model, rounds: int) -> dict[str, Any]:
             "predicted_ratio": predicted[name].time_ratio,
             "mb": plan.after.planned / 1e6,
         }
+    return row
+
+
+def _show(row: dict[str, Any]) -> None:
+    for name in BOUNDS:
         print(
-            f"{model.name}, bound {name}: {row[name]['ratio']:.3f} of stock's step (quickest steps "
-            f"{row[name]['quickest_ratio']:.3f}), predicted {predicted[name].time_ratio:.3f}",
+            f"{row['model']}, bound {name}: {row[name]['ratio']:.3f} of stock's step (quickest steps "
+            f"{row[name]['quickest_ratio']:.3f}), predicted {row[name]['predicted_ratio']:.3f}",
             flush=True,
         )
-    return row
 
 
 def main() -> None:
@@ -104,7 +112,8 @@ def main() -> None:
     models = asked(arguments.models, MODELS)
     rows = [row for row in known_rows("step_time") if row["model"] not in models]
     for name in models:
-        rows.append(measure(MODELS[name](), arguments.rounds))
+        rows.append(apart("step_time", "measure", name, str(arguments.rounds)))
+        _show(rows[-1])
         path = save("step_time", rows)  # after each model: the large ones take minutes
     print("written:", path.name)
 

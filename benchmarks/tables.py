@@ -284,8 +284,8 @@ def source(result: dict[str, Any], command: str) -> str:
     hardware = f"{machine['gpu']}, cuDNN {machine['cudnn']}" if "gpu" in machine else machine["processor"]
     names = {"mxnet": "mxnet", "numpy": "numpy", "python": "Python", "sockeye": "sockeye", "torch": "torch"}
     used = ", ".join(f"{text} {versions[name]}" for name, text in names.items() if name in versions)
-    cores = machine["cores"]
-    return f"`{command}`, {result['date']}, commit {result['commit']}, {hardware}, {cores} cores, {used}"
+    cores = f"{machine['cores']} core{'s' * (machine['cores'] > 1)}"
+    return f"`{command}`, {result['date']}, commit {result['commit']}, {hardware}, {cores}, {used}"
 
 
 def with_tables(text: str) -> str:

@@ -18,7 +18,7 @@ from echo.passes.refinements import BatchProducts, PackMasks
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm, Explain, Rewrite
 from echo.passes.select import Select
-from echo.passes.variant import Planned, Refinement
+from echo.passes.variant import PlanResult, Refinement
 
 BASES = (
     Fuse(),  #              Graph -> Fused: kernels of our own instead of layers, cells and attention scores
@@ -40,7 +40,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
 )
 
 
-def plan(request: Request) -> Planned:
+def plan(request: Request) -> PlanResult:
     """Plans the graphs that `BASES` make, chooses one, refines it, and lets heavy operators run twice where that pays.
 
     Raises:

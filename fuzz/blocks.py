@@ -54,10 +54,10 @@ def _ends_mxnet(program: Program) -> bool:
     convolved: set[int] = set()
     for number in sorted(program.needed()):
         line = program.lines[number]
-        behind = not convolved.isdisjoint(line.inputs)
-        if behind and "rnn." in line.code:
+        after_convolution = not convolved.isdisjoint(line.inputs)
+        if after_convolution and "rnn." in line.code:
             return True
-        if behind or "nn.Conv" in line.code:
+        if after_convolution or "nn.Conv" in line.code:
             convolved.add(number)
     return False
 

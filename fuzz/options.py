@@ -44,6 +44,6 @@ def deepen(rng: random.Random, options: dict[str, Any], small: bool) -> None:
 
 
 def unmet(options: dict[str, Any], error: Exception) -> str | None:
-    """The fault that a bound on a step's time was not met: the user's own graph meets it, if nothing else is asked."""
+    """The fault that a bound on a step's time was not met: the original graph meets it, if nothing else is asked."""
     asked = options.get("recompute") or options.get("memory_budget") or options["policy"] not in ("search", "ilp")
     return None if asked else f"TimeLimitError: {error}"

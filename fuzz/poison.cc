@@ -113,7 +113,7 @@ class Writer {
     number(graph_.entry_offsets[number_]);
     out_ += ',';
     std::vector<bool> read(node.inputs.size, true);
-    for (const std::uint32_t index : ignored_inputs(attrs))
+    for (const std::uint32_t index : shape_only_inputs(attrs))
       if (index < read.size()) read[index] = false;
     items(node.inputs.size, [&](std::size_t i) {
       const auto entry = static_cast<long long>(id(node.inputs.data[i]));

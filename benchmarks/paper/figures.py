@@ -51,10 +51,10 @@ def faults(row: Row) -> list[str]:
             found.append(f"{row['workload']}, {name}: more than stock")
         if row[name]["total"] >= row["mirror"]["total"]:
             found.append(f"{row['workload']}, {name}: not below the mirror")
-    beside = row["at_memonger"]
-    if "reachable" in beside:
+    compared = row["at_memonger"]
+    if "reachable" in compared:
         found.append(f"{row['workload']}: does not reach memonger's memory")
-    elif beside["heavy"] > row["memonger"]["heavy"]:
+    elif compared["heavy"] > row["memonger"]["heavy"]:
         found.append(f"{row['workload']}: more heavy operators than memonger")
     return found
 

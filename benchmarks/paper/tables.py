@@ -93,13 +93,13 @@ def budget_table(result: dict[str, Any]) -> str:
     def at(found: Row) -> str:
         return f"at least {found['reachable'] / _MB:.0f} MB" if "reachable" in found else f"{found['time']:.2f}"
 
-    def beside(found: Row) -> list[str]:
+    def cells(found: Row) -> list[str]:
         if "reachable" in found:
             return [at(found), "", ""]
         return [_mb(found["total"]), str(found["heavy"]), f"{found['time']:.2f}"]
 
     def line(row: Row) -> list[str]:
-        both = [cell for name in ("memonger", "at_memonger") for cell in beside(row[name])]
+        both = [cell for name in ("memonger", "at_memonger") for cell in cells(row[name])]
         return [row["workload"], *(at(row[f"budget_{share}"]) for share in (75, 50, 35)), *both]
 
     columns = "workload | time at 75 % | 50 % | 35 % | memonger MB | heavy | time | echo MB | heavy | time"

@@ -10,7 +10,7 @@ from echo.cli.arguments import Json, print_json
 from echo.system.terminal import size_text
 
 if TYPE_CHECKING:
-    from echo.system.files import Kept
+    from echo.system.files import CachedFile
 
 _UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"))
 
@@ -27,12 +27,12 @@ def doctor(as_json: Json = False) -> None:
     """
     from echo.cli import machine  # with all that it asks
 
-    facts = machine.examine()
-    works = machine.works(facts)
+    checks = machine.examine()
+    works = machine.works(checks)
     if as_json:
-        print_json({"works": works, "facts": [dataclasses.asdict(fact) for fact in facts]})
+        print_json({"works": works, "facts": [dataclasses.asdict(check) for check in checks]})
     else:
-        print(machine.render(facts))
+        print(machine.render(checks))
     raise typer.Exit(0 if works else 1)
 
 
@@ -45,10 +45,10 @@ def show(as_json: Json = False) -> None:
     Examples:
       mxecho cache show
     """
-    from echo.system.files import cache_folder, kept
+    from echo.system.files import cache_folder, cached_files
 
     folder = cache_folder()
-    rows = rows_of(kept(folder), time.time())
+    rows = rows_of(cached_files(folder), time.time())
     if as_json:
         print_json({"folder": str(folder), "kinds": rows})
         return
@@ -67,10 +67,10 @@ def clear(as_json: Json = False) -> None:
     Examples:
       mxecho cache clear
     """
-    from echo.system.files import cache_folder, delete, kept
+    from echo.system.files import cache_folder, cached_files, delete
 
     folder = cache_folder()
-    files = kept(folder)
+    files = cached_files(folder)
     count, size = delete(files), sum(file.bytes for file in files)
     if as_json:
         print_json({"folder": str(folder), "removed": count, "bytes": size})
@@ -78,7 +78,7 @@ def clear(as_json: Json = False) -> None:
         print(f"{folder}: removed {count} files, {size_text(size)}")
 
 
-def rows_of(files: "Sequence[Kept]", now: float) -> List[Dict[str, Any]]:
+def rows_of(files: "Sequence[CachedFile]", now: float) -> List[Dict[str, Any]]:
     """One row a kind: its files, their bytes, the ages of the newest and of the oldest in seconds."""
     rows = []
     for kind in dict.fromkeys(file.kind for file in files):

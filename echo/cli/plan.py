@@ -126,12 +126,12 @@ def _made(
         )
     import echo
     from echo.frontend.symbols import load_symbol
-    from echo.passes.pass_manager import tracing
+    from echo.passes.pass_manager import dumping
 
     check_folders(save, netron)
     symbol = load_symbol(Path(path))
     _check_names(symbol, why)
-    with tracing(dump or ""):
+    with dumping(dump or ""):
         found: Plan = echo.plan(symbol, **options, shapes=shapes_of(symbol, shapes))
     _save(found, symbol, save, netron)
     return found
@@ -161,7 +161,7 @@ def _check_names(symbol: Any, names: Sequence[str]) -> None:
 
 def _print(found: "Plan", answers: Sequence[Any], as_json: bool) -> None:
     """Prints a plan, the predicted peak of a process that trains by it (on CPUs), and the answers of `Plan.why`."""
-    from echo.report.foreseen import lines, of_symbol
+    from echo.report.predicted_peaks import lines, of_symbol
 
     process = of_symbol(found)
     if as_json:
@@ -253,7 +253,7 @@ def as_value(graph: "DataGraph", policy: str, budget: int, solved: "Solved") -> 
     from echo.ir.schedule import steps_of
 
     training, seconds = graph
-    runs = Counter(run.node for run in steps_of(training, solved.splits) if run.node != run.position)
+    runs = Counter(run.node for run in steps_of(training, solved.schedule) if run.node != run.position)
     return {
         "policy": policy,
         "nodes": len(training.nodes),
@@ -287,7 +287,7 @@ def held_at_peak(training: "TrainingGraph", solved: "Solved") -> str:
     """The largest feature maps in memory at the step with the most live bytes, as a text."""
     from echo.ir.schedule import steps_of
 
-    order = [step.node for step in steps_of(training, solved.splits)]
+    order = [step.node for step in steps_of(training, solved.schedule)]
     alive = max(_alive(training, order), key=lambda nodes: sum(_bytes(training, number) for number in nodes))
     largest = sorted(alive, key=lambda number: (-_bytes(training, number), number))[:_MOST_HELD]
     return ", ".join(f"{training.nodes[number].name} {size_text(_bytes(training, number))}" for number in largest)

@@ -81,13 +81,13 @@ def has_automatic_name(op: str, name: str) -> bool:
 
 # The workspaces of fused operators: memory that an operator needs while it runs, which no memory plan has.
 #
-# An operator of MXNet's draws such memory from one of some spaces when it runs. A space grows to the largest that was
-# ever drawn from it, and is never given back. An executor draws from one of them alone; the operators of a CachedOp
+# An MXNet operator draws such memory from one of some slots when it runs. A slot grows to the largest that was ever
+# drawn from it, and is never given back. An executor draws from one of them alone; the operators of a CachedOp
 # draw from all of them in turn (MXNET_CPU_TEMP_COPY, MXNET_GPU_TEMP_COPY), so that each may grow to the largest in
 # the end: whether it does depends on how many of MXNet's own operators draw in between, which is not known.
 #
 # What MXNet's own operators draw is known only when they run, as cuDNN's convolutions choose it. It counts as
-# nothing, in the user's graph and in others: so a plan never promises more than it saves.
+# nothing, in the original graph and in others: so a plan never promises more than it saves.
 
 _BACKENDS = {"cpu": "cpu", "gpu": "cuda"}
 
@@ -241,7 +241,7 @@ def _kind(training: TrainingGraph, first: int, last: int) -> str:
     node = training.nodes[first]
     if node.forward:
         return FEATURE_MAPS if _is_stashed(training, first, last) else TEMPORARIES
-    return RECOMPUTED if node.user is not None else OUTPUT_GRADIENTS
+    return RECOMPUTED if node.original is not None else OUTPUT_GRADIENTS
 
 
 def _stashed_by_layer(training: TrainingGraph, groups: _Groups) -> dict[str, int]:
@@ -269,8 +269,8 @@ def _stashed_by_layer(training: TrainingGraph, groups: _Groups) -> dict[str, int
 # ``OUTSIDE``
 #   outputs of a Gluon block, which are no part of its plan, and what a loss outside of the graph makes of them: the
 #   output, its gradient, and one more array (`OUTPUT_COPIES`; measured on softmax losses over 33,278 and 8,000 words).
-# ``SPACES``
-#   MXNet's temporary spaces, into which oneDNN lays out feature maps and weights again (`space_bytes`).
+# ``WORKSPACE_SLOTS``
+#   MXNet's workspace slots, into which oneDNN lays out feature maps and weights again (`workspace_slot_bytes`).
 # ``WORKSPACES``, ``INSIDE``, ``COPIES``
 #   what fused operators draw, what oneDNN's RNN keeps, what clones keep: the plan has them (`echo.plans.decisions`).
 # ``CODE``
@@ -285,7 +285,7 @@ def _stashed_by_layer(training: TrainingGraph, groups: _Groups) -> dict[str, int
 #   what is planned is assumed for all models (`HOLE_SHARE`); 0.06 to 0.5 were measured.
 
 HELD, ARRAYS, STATES, PLANNED = "held by the process before", "arrays to come", "optimizer states", "planned"
-OUTSIDE, SPACES, WORKSPACES = "outputs and their loss", "temporary spaces", "workspaces of fused operators"
+OUTSIDE, WORKSPACE_SLOTS, WORKSPACES = "outputs and their loss", "temporary spaces", "workspaces of fused operators"
 INSIDE, COPIES = "inside of operators", "plain copies of maps"
 CODE, HOLES, SEEN = "code loaded by a step", "holes of the heap", "seen in the first step beyond these"
 
@@ -294,8 +294,8 @@ CODE_BYTES = 11 * 10**6
 OWN_BYTES = 10 * 10**6  # of echo's code, its hook and its plans, which a process without echo does not hold
 IMPORTED_BYTES = 143 * 10**6  # of Python with mxnet and numpy, before anything runs
 NODE_BYTES = 12_000  # of one operator's node, its gradient's and their executors', in Python and in MXNet
-SPACE_SHARE = 1.0  # of the largest feature map, or weight, that is laid out again, in the first space
-FURTHER_SHARE = 0.5  # of it, in each further one: spaces are handed out in turn, and not all get the largest
+SLOT_SHARE = 1.0  # of the largest feature map, or weight, that is laid out again, in the first slot
+FURTHER_SLOT_SHARE = 0.5  # of it, in each further one: slots are handed out in turn, and not all get the largest
 HOLE_SHARE = 0.2  # of what is planned, where arrays are allocated at each step
 
 
@@ -317,13 +317,13 @@ def process_peak(parts: Mapping[str, int], at_least: int = 0) -> ProcessPeak:
     return ProcessPeak({name: size for name, size in {**parts, SEEN: seen}.items() if size})
 
 
-def space_bytes(largest: int, workspace_slots: int) -> int:
-    """The bytes that are written to in MXNet's temporary spaces, of ``workspace_slots`` for one graph.
+def workspace_slot_bytes(largest: int, workspace_slots: int) -> int:
+    """The bytes that are written to in MXNet's workspace slots, of which one graph has ``workspace_slots``.
 
-    ``largest`` is the largest feature map or weight that oneDNN lays out again. A space is allocated twice as large,
+    ``largest`` is the largest feature map or weight that oneDNN lays out again. A slot is allocated twice as large,
     for an input and an output, and half of it is written to.
     """
-    return int(largest * (SPACE_SHARE + FURTHER_SHARE * (workspace_slots - 1))) if workspace_slots else 0
+    return int(largest * (SLOT_SHARE + FURTHER_SLOT_SHARE * (workspace_slots - 1))) if workspace_slots else 0
 
 
 def hole_bytes(planned: int, dynamic: bool) -> int:

@@ -91,7 +91,7 @@ def _layout_copy_bytes(
 # arrays without waiting for the operator; a CachedOp's planner waits. The operator then finds another array there,
 # whose oneDNN layout may be that of another shape. MXNet makes every input plain before it asks whether it is read,
 # and ends with "The size of NDArray doesn't match the requested MKLDNN memory desc". Whether that happens depends on
-# which arrays share memory: a plan could cause it where the user's graph is spared. echo's own storage assignment
+# which arrays share memory: a plan could cause it where the original graph is spared. echo's own storage assignment
 # waits for all readers.
 
 
@@ -112,7 +112,7 @@ def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str
 # Which operators work in place under a plan: those that do in the original graph, wherever bits could depend on it.
 #
 # A clone has one reader, and a feature map that is recomputed has none that waits for it, so MXNet would take in-place
-# options that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten.
+# options that it does not take in the original graph, and lose others, where a clone still reads what was overwritten.
 # Three things make that visible:
 #
 # - oneDNN keeps its layout with a chunk of memory. An operator without an implementation of oneDNN writes the plain
@@ -210,8 +210,8 @@ class _Sensitive:
 
     def forward_of(self, node: TrainingNode) -> TrainingNode:
         """The forward node of a gradient; any other node itself."""
-        for dep in () if node.forward or node.user is not None else node.control_deps:
-            if self._training.nodes[dep].user is not None:
+        for dep in () if node.forward or node.original is not None else node.control_deps:
+            if self._training.nodes[dep].original is not None:
                 return self._training.nodes[dep]
         return node
 
@@ -232,7 +232,7 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     for number in numbers:
         node, first = training.nodes[number], training.first_entry[number]
         pairs = {(i, o) for i, o, same in node.inplace if not same and inplace[first + o] != i}
-        owner = sensitive.forward_of(node).user
+        owner = sensitive.forward_of(node).original
         if owner is None:  # a sum of gradients, which cannot be marked, and which no recomputation changes
             nodes[number] = _without(node, pairs)
         else:
@@ -260,19 +260,19 @@ def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> d
 
 
 def moved(
-    training: TrainingGraph, device: str, recompute: Iterable[Entry], splits: RecomputeSchedule
+    training: TrainingGraph, device: str, recompute: Iterable[Entry], schedule: RecomputeSchedule
 ) -> frozenset[int]:
-    """The nodes that must not be recomputed, so that all nodes work in place as they do in the user's graph.
+    """The nodes that must not be recomputed, so that all nodes work in place as they do in the original graph.
 
     ``training`` comes from `as_stock`, so MXNet takes all options that it still has. One is lost where a clone reads an
-    array that the user's graph has overwritten by then, or where a clone has other readers than its original. A copy is
-    no longer in place where the backward graph of a CachedOp reads a stashed array.
+    array that the original graph has overwritten by then, or where a clone has other readers than its original. A copy
+    is no longer in place where the backward graph of a CachedOp reads a stashed array.
     """
     stock_sensitive = _Sensitive(training, device)
     if not any(number in stock_sensitive for number, _ in training.operators()):
         return frozenset()
-    planned = with_clones(training, recompute, splits)
-    original = {node.user: number for number, node in training.operators() if node.forward and node.user is not None}
+    planned = with_clones(training, recompute, schedule)
+    number_of = {node.original: at for at, node in training.operators() if node.forward and node.original is not None}
     storage = blocks(planned)
     readers: dict[Entry, list[int]] = defaultdict(list)
     of_chunk: dict[int, set[int]] = defaultdict(set)  # also of the copies in it
@@ -283,8 +283,8 @@ def moved(
                 of_chunk[storage.chunk[planned.entry_id(entry)]].add(number)
 
     def clones(numbers: Iterable[int]) -> set[int]:
-        return {original[user] for number in numbers
-                if not planned.nodes[number].forward and (user := planned.nodes[number].user) is not None}  # fmt: skip
+        nodes = (planned.nodes[number] for number in numbers)
+        return {number_of[node.original] for node in nodes if not node.forward and node.original is not None}
 
     refused: set[int] = set()
     for number, position, output, same in _lost(planned, storage, _Sensitive(planned, device)):
@@ -295,9 +295,9 @@ def moved(
             refused |= clones([number])
             continue
         source = planned.nodes[number].inputs[position]
-        beside = of_chunk[storage.chunk[planned.entry_id(source)]]
-        refused |= (clones([number]) or clones(readers[Entry(source.node, source.index)]) or clones(beside)
-                    or set(original.values()))  # fmt: skip
+        sharing = of_chunk[storage.chunk[planned.entry_id(source)]]
+        refused |= (clones([number]) or clones(readers[Entry(source.node, source.index)]) or clones(sharing)
+                    or set(number_of.values()))  # fmt: skip
     return frozenset(refused)
 
 

@@ -282,7 +282,7 @@ def _pooled(training: TrainingGraph, pool: MemoryPool, blocks: Iterable[Block]) 
     place = {number: index for index, (number, _) in enumerate(training.operators())}
     of_size: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
-        last = min(place.get(block.last, len(place)) + pool.late, len(place))
+        last = min(place.get(block.last, len(place)) + pool.reuse_delay, len(place))
         of_size[pool.handed_out(block.bytes)].append(Block(1, place[block.first], last))
     return sum(size * _most_alive(training, alike) for size, alike in of_size.items())
 

@@ -107,7 +107,7 @@ def blocked_nodes(training: TrainingGraph) -> frozenset[int]:
     for number, node in enumerate(training.nodes):
         if node.is_variable or len(node.outputs[0].shape) not in (4, 5):
             continue
-        layout = spec(node.op[len(_BACKWARD) :] if node.op.startswith(_BACKWARD) else node.op).layout
+        layout = spec((forward_node(training, node) or node).op).layout
         if layout.source or (layout.propagates_layout and any(entry.node in blocked for entry in node.inputs)):
             blocked.add(number)
     return frozenset(blocked)

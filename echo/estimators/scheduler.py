@@ -9,7 +9,7 @@ from typing import Callable, Iterable, Sequence
 import numpy as np
 
 from echo.errors import NativeError
-from echo.estimators.storage_planner import Choice, Evaluation, StoragePlanner, flat
+from echo.estimators.storage_planner import Evaluation, RecomputeMask, StoragePlanner, flat
 from echo.ir.schedule import RecomputeSchedule, Replayed, Step, once, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.native import planner_library
@@ -31,26 +31,28 @@ class LiveEvaluator:
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
-        splits: RecomputeSchedule | None = None,
+        schedule: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """As `Evaluator.evaluate`, exact whatever the limit."""
-        value = self._simulate(self._splits(recompute, splits))
+        value = self._simulate(self._schedule(recompute, schedule))
         return Evaluation((value.bytes,) * len(match_ranges), value.seconds)
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None = None) -> RecomputeMask:
         """As `Evaluator.executed`."""
         executed = np.zeros(len(self._training.nodes), np.uint8)
-        runs = Counter(step.node for step in self._steps(self._splits(recompute, splits)) if step.node != step.position)
+        runs = Counter(
+            step.node for step in self._steps(self._schedule(recompute, schedule)) if step.node != step.position
+        )
         for node, count in runs.items():
             executed[node] = min(count, 255)
         return executed
 
-    def _splits(self, recompute: Choice, splits: RecomputeSchedule | None) -> RecomputeSchedule:
+    def _schedule(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None) -> RecomputeSchedule:
         nodes = np.unique(self._training.node_of[recompute.nonzero()[0]]).tolist()
-        return {**once(self._training, nodes), **(splits or {})}
+        return {**once(self._training, nodes), **(schedule or {})}
 
 
 def _simulator(
@@ -63,12 +65,12 @@ def _simulator(
     except NativeError:
         pass
 
-    def simulate(splits: RecomputeSchedule) -> Replayed:
-        steps = steps_of(training, splits)
+    def simulate(schedule: RecomputeSchedule) -> Replayed:
+        steps = steps_of(training, schedule)
         copies = sum(seconds[step.node] for step in steps if step.node != step.position)
         return Replayed(replay(training, [step.node for step in steps], seconds).bytes, copies)
 
-    return simulate, lambda splits: steps_of(training, splits)
+    return simulate, lambda schedule: steps_of(training, schedule)
 
 
 # The native scheduler: simulates schedules, and finds the fastest within a budget.
@@ -94,7 +96,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, training: TrainingGraph, seconds: Sequence[float], measure: int = LIVE, again: Choice | None = None
+        self, training: TrainingGraph, seconds: Sequence[float], measure: int = LIVE, again: RecomputeMask | None = None
     ) -> None:
         self._library = planner_library()
         self._planner = StoragePlanner(training, seconds)  # keeps the arrays
@@ -112,16 +114,16 @@ class Scheduler:
         """Makes searches end in so many seconds, with the best schedule found until then."""
         self._library.echo_schedule_end_in(self._handle, seconds)
 
-    def simulate(self, splits: RecomputeSchedule) -> Replayed:
+    def simulate(self, schedule: RecomputeSchedule) -> Replayed:
         """Bytes by the measure, and the seconds of all copies."""
-        self._set(splits)
+        self._set(schedule)
         total = ctypes.c_int64()
         seconds = self._library.echo_schedule_simulate(self._handle, ctypes.byref(total))
         return Replayed(total.value, seconds)
 
-    def steps(self, splits: RecomputeSchedule) -> list[Step]:
+    def steps(self, schedule: RecomputeSchedule) -> list[Step]:
         """The steps of a training step, in order (`echo.ir.schedule.steps_of`)."""
-        self.simulate(splits)
+        self.simulate(schedule)
         count = self._library.echo_schedule_steps(self._handle, 0, None, None)
         node, position = np.empty(count, np.int32), np.empty(count, np.int32)
         self._library.echo_schedule_steps(self._handle, count, node.ctypes.data, position.ctypes.data)
@@ -152,12 +154,12 @@ class Scheduler:
         """
         return self._search("echo_schedule_least", candidates, max_seconds, effort, start, price)
 
-    def keep(self, splits: RecomputeSchedule, budget: int, passes: int = 6) -> tuple[RecomputeSchedule, Replayed]:
+    def keep(self, schedule: RecomputeSchedule, budget: int, passes: int = 6) -> tuple[RecomputeSchedule, Replayed]:
         """The schedule less the copies that ``budget`` bytes make needless, those that save the most time first.
 
         It takes some passes over the schedule, not a search; one that needs more than the budget comes back as it is.
         """
-        self._set(splits)
+        self._set(schedule)
         total = ctypes.c_int64()
         seconds = self._library.echo_schedule_keep(self._handle, budget, passes, ctypes.byref(total))
         return self._get(), Replayed(total.value, seconds)
@@ -179,15 +181,15 @@ class Scheduler:
         seconds = search(self._handle, candidate.ctypes.data, limit, effort, *prices, ctypes.byref(total))
         return self._get(), Replayed(total.value, seconds)
 
-    def _set(self, splits: RecomputeSchedule) -> None:
-        node, position = flat(splits)
+    def _set(self, schedule: RecomputeSchedule) -> None:
+        node, position = flat(schedule)
         self._library.echo_schedule_set(self._handle, len(node), node.ctypes.data, position.ctypes.data)
 
     def _get(self) -> RecomputeSchedule:
         count = self._library.echo_schedule_get(self._handle, 0, None, None)
         node, position = np.empty(count, np.int32), np.empty(count, np.int32)
         self._library.echo_schedule_get(self._handle, count, node.ctypes.data, position.ctypes.data)
-        splits: dict[int, list[int]] = {}
+        schedule: dict[int, list[int]] = {}
         for number, start in zip(node.tolist(), position.tolist()):
-            splits.setdefault(number, []).append(start)
-        return {number: tuple(positions) for number, positions in splits.items()}
+            schedule.setdefault(number, []).append(start)
+        return {number: tuple(positions) for number, positions in schedule.items()}

@@ -25,13 +25,13 @@ from echo.native import planner_library
 
 class _Arrays(ctypes.Structure):
     _fields_ = (
-        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs", "runner", "late")]
+        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs", "runner", "reuse_delay")]
         + [
             (name, ctypes.c_void_p)
             for name in (
-                "entry_begin", "input_begin", "input_entry", "input_ignored", "dep_begin", "dep_node",
+                "entry_begin", "input_begin", "input_entry", "input_shape_only", "dep_begin", "dep_node",
                 "inplace_begin", "inplace", "variable", "forward", "masked", "elements", "dtype", "dtype_size",
-                "external", "untouched", "handed_out", "output_entry", "kept", "seconds",
+                "external", "untouched", "handed_out", "output_entry", "layout_copy_bytes", "seconds",
             )
         ]
     )  # fmt: skip
@@ -40,12 +40,12 @@ class _Arrays(ctypes.Structure):
 _NO_SPLITS = np.zeros(0, np.int32), np.zeros(0, np.int32)
 
 
-def flat(splits: RecomputeSchedule) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+def flat(schedule: RecomputeSchedule) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """A schedule as the native library reads it: nodes and positions, sorted."""
-    if not splits:
+    if not schedule:
         return _NO_SPLITS
-    nodes = sorted(splits)
-    positions = [splits[node] for node in nodes]
+    nodes = sorted(schedule)
+    positions = [schedule[node] for node in nodes]
     counts = np.fromiter(map(len, positions), np.int64, len(positions))
     node = np.repeat(np.array(nodes, np.int32), counts)
     return node, np.fromiter(itertools.chain.from_iterable(positions), np.int32, len(node))
@@ -70,7 +70,7 @@ class StoragePlanner:
             self.entries,
             len(training.outputs),
             tuple(Runner).index(training.runner),
-            training.pool.late if training.pool else 0,
+            training.pool.reuse_delay if training.pool else 0,
             **{name: buffer.ctypes.data for name, buffer in self._buffers.items()},
         )
         self._library = library
@@ -84,22 +84,22 @@ class StoragePlanner:
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
-        splits: RecomputeSchedule | None = None,
+        schedule: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """Plans the graph in which the entries with ``recompute[entry_id] = 1`` are recomputed.
 
-        Their nodes are recomputed once, or as their ``splits`` say. With a ``limit`` in bytes the work stops early:
+        Their nodes are recomputed once, or as the ``schedule`` says. With a ``limit`` in bytes the work stops early:
         only ``bytes`` is meant to be read, and exact up to the limit.
         """
-        return self._evaluate(recompute, match_ranges, limit, splits or {}, None)
+        return self._evaluate(recompute, match_ranges, limit, schedule or {}, None)
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None = None) -> RecomputeMask:
         """``executed[i]``: how often forward node i is recomputed under this choice (255: or more often)."""
         executed = np.zeros(self._nodes, np.uint8)
-        self._evaluate(recompute, (), None, splits or {}, executed)
+        self._evaluate(recompute, (), None, schedule or {}, executed)
         return executed
 
     def blocks(self) -> Storage:
@@ -113,23 +113,23 @@ class StoragePlanner:
 
     def _evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None,
-        splits: RecomputeSchedule,
-        executed: Choice | None,
+        schedule: RecomputeSchedule,
+        executed: RecomputeMask | None,
     ) -> Evaluation:
         if recompute.shape != (self.entries,) or recompute.dtype != np.uint8:
             raise ValueError(f"expected {self.entries} uint8, got {recompute.shape} {recompute.dtype}")
         numbers = ctypes.c_int64 * len(match_ranges)
         ranges, totals = numbers(*match_ranges), numbers()
-        split_node, split_slot = flat(splits)
+        split_node, split_position = flat(schedule)
         seconds = self._library.echo_planner_evaluate(
             self._handle,
             np.ascontiguousarray(recompute).ctypes.data,
             len(split_node),
             split_node.ctypes.data,
-            split_slot.ctypes.data,
+            split_position.ctypes.data,
             ranges,
             len(ranges),
             -1 if limit is None else max(0, limit),
@@ -147,32 +147,32 @@ class ReferencePlanner:
         self._entries = [Entry(i, o) for i, node in enumerate(training.nodes) for o in range(len(node.outputs))]
         self.entries = len(self._entries)
 
-    def _planned(self, recompute: Choice, splits: RecomputeSchedule | None) -> TrainingGraph:
+    def _planned(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None) -> TrainingGraph:
         chosen = (self._entries[index] for index in recompute.nonzero()[0])
-        return with_clones(self._training, chosen, splits)
+        return with_clones(self._training, chosen, schedule)
 
     def _clones(self, planned: TrainingGraph) -> list[int]:
-        users = {node.user: number for number, node in self._training.operators() if node.forward}
-        return [users[node.user] for node in planned.nodes if not node.forward and node.user is not None]
+        numbers = {node.original: number for number, node in self._training.operators() if node.forward}
+        return [numbers[node.original] for node in planned.nodes if not node.forward and node.original is not None]
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
-        splits: RecomputeSchedule | None = None,
+        schedule: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """As `StoragePlanner.evaluate`; a limit changes nothing."""
-        planned = self._planned(recompute, splits)
+        planned = self._planned(recompute, schedule)
         clones = self._clones(planned)
         seconds = sum(self._seconds[number] for number in clones)
         kept = sum(self._training.nodes[number].layout_copy_bytes for number in clones)
         return Evaluation(tuple(plan_storage(planned, value).total + kept for value in match_ranges), seconds)
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None = None) -> RecomputeMask:
         """As `StoragePlanner.executed`."""
         executed = np.zeros(len(self._training.nodes), np.int64)
-        np.add.at(executed, self._clones(self._planned(recompute, splits)), 1)
+        np.add.at(executed, self._clones(self._planned(recompute, schedule)), 1)
         return np.minimum(executed, 255).astype(np.uint8)
 
 
@@ -202,7 +202,7 @@ def make_planner(training: TrainingGraph, seconds: Sequence[float]) -> tuple[Eva
 
 # The cost of a choice of recomputed feature maps, in bytes and seconds, and the protocol of its evaluators.
 
-Choice = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
+RecomputeMask = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
 
 
 @dataclass(frozen=True)
@@ -229,15 +229,15 @@ class Evaluator(Protocol):
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
-        splits: RecomputeSchedule | None = None,
+        schedule: RecomputeSchedule | None = None,
     ) -> Evaluation:
-        """Plans a choice; ``splits`` says where nodes are recomputed, by default once for all backward nodes.
+        """Plans a choice; ``schedule`` says where nodes are recomputed, by default once for all backward nodes.
 
         With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit.
         """
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None = None) -> RecomputeMask:
         """``executed[i]``: how often forward node i is recomputed under this choice."""

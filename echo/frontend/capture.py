@@ -128,7 +128,7 @@ def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> 
         inputs=tuple(map(entry, value["inputs"])),
         control_deps=tuple(value["control_deps"]),
         inplace=tuple([(i, o, bool(same)) for i, o, same in value.get("inplace", ())]),
-        shape_only=_numbers(value.get("ignored", ())),
+        shape_only=_numbers(value.get("shape_only", ())),
         external=_numbers([index for index, storage in enumerate(value["storage"]) if storage < -1]),
         untouched=_numbers(value.get("untouched", ())),
         random=bool(value.get("random", False)),
@@ -218,20 +218,20 @@ def captured_graph(
     return captured
 
 
-def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
-    """The training graph, read from what the hook wrote down of a bind of ``user``.
+def graph_in(captured: Mapping[str, Any], original: Graph) -> TrainingGraph:
+    """The training graph, read from what the hook wrote down of a bind of ``original``.
 
     Raises:
-        GraphError: it has a structure that echo does not know, or arguments in another order than ``user``, which MXNet
-            would hand to each other's places.
+        GraphError: it has a structure that echo does not know, or arguments in another order than ``original``, which
+            MXNet would hand to each other's places.
     """
     nodes = captured["nodes"]
-    _check_order(nodes, user)
+    _check_order(nodes, original)
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
-    num_forward = len(user.heads)
+    num_forward = len(original.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
     return TrainingGraph(
-        nodes=tuple([_captured_node(node, number in forward, user) for number, node in enumerate(nodes)]),
+        nodes=tuple([_captured_node(node, number in forward, original) for number, node in enumerate(nodes)]),
         outputs=outputs,
         num_forward_outputs=num_forward,
         planned_bytes=captured["touched_bytes"],
@@ -239,10 +239,12 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     )
 
 
-def _check_order(nodes: list[_Node], user: Graph) -> None:
+def _check_order(nodes: list[_Node], original: Graph) -> None:
     bound_order = [int(node.name[1:]) for node in nodes if node.op == VARIABLE and _NUMBER.fullmatch(node.name)]
-    if bound_order != list(user.arg_nodes):
-        expected, got = ([user.nodes[number].name for number in numbers] for numbers in (user.arg_nodes, bound_order))
+    if bound_order != list(original.arg_nodes):
+        expected, got = (
+            [original.nodes[number].name for number in numbers] for numbers in (original.arg_nodes, bound_order)
+        )
         raise GraphError(f"MXNet binds the arguments in another order: expected {expected}, got {got}")
 
 
@@ -260,18 +262,18 @@ def _reachable(nodes: list[_Node], roots: list[int]) -> set[int]:
 _NODE = TrainingNode("", "", ())
 
 
-def _captured_node(node: _Node, forward: bool, user: Graph) -> TrainingNode:
-    number = _user_number(node.name, node.op, user) if forward else None
-    original = user.nodes[number] if number is not None else None
+def _captured_node(node: _Node, forward: bool, original: Graph) -> TrainingNode:
+    number = _original_number(node.name, node.op, original) if forward else None
+    own = original.nodes[number] if number is not None else None
     return _NODE.having(
         op=node.op,
-        name=original.name if original else _readable(node.name, user),
+        name=own.name if own else _readable(node.name, original),
         outputs=node.outputs,
         inputs=node.inputs,
         control_deps=node.control_deps,
-        attrs=original.attrs if original else {},
+        attrs=own.attrs if own else {},
         forward=forward,
-        user=number,
+        original=number,
         inplace=node.inplace,
         shape_only=node.shape_only,
         external=node.external,
@@ -282,18 +284,18 @@ def _captured_node(node: _Node, forward: bool, user: Graph) -> TrainingNode:
     )
 
 
-def _readable(name: str, user: Graph) -> str:
+def _readable(name: str, original: Graph) -> str:
     """The name that MXNet would have given to a gradient node, had the user's nodes kept their names."""
     prefix = _NUMBERED.match(name)
-    if not prefix or int(prefix.group(1)) >= len(user.nodes):
+    if not prefix or int(prefix.group(1)) >= len(original.nodes):
         return name
-    return user.nodes[int(prefix.group(1))].name + name[prefix.end() - 1 :]
+    return original.nodes[int(prefix.group(1))].name + name[prefix.end() - 1 :]
 
 
-def _user_number(name: str, op: str, user: Graph) -> int | None:
+def _original_number(name: str, op: str, original: Graph) -> int | None:
     if not _NUMBER.fullmatch(name):
         return None  # a node that MXNet added to the forward graph, as the copy of an output used twice
     number = int(name[1:])
-    if number >= len(user.nodes) or (op == VARIABLE) != user.nodes[number].is_variable:
+    if number >= len(original.nodes) or (op == VARIABLE) != original.nodes[number].is_variable:
         raise GraphError(f"MXNet's training graph holds a node {name} ({op}) that the symbol does not have")
     return number

@@ -162,7 +162,7 @@ def apply_gradient_rules(training: TrainingGraph, rules: Mapping[int, GradientRu
     splits = []
     for number, node in training.operators():
         for forward in () if node.forward else node.control_deps:
-            rule = rules.get(training.nodes[forward].user)  # type: ignore[arg-type]
+            rule = rules.get(training.nodes[forward].original)  # type: ignore[arg-type]
             if rule is None or rule.before != nodes[number].op:
                 continue
             if rule.splits:

@@ -41,8 +41,8 @@ def examine() -> Examined:
 
     install.check_version()
     count, why_none = _gpus()
-    hook, kernels = install.install_hook(), install.why_not()
-    devices = tuple(kernels or _why_not_on(number) for number in range(count))
+    hook, kernels = install.install_hook(), install.extension_blocker()
+    devices = tuple(kernels or _device_blocker(number) for number in range(count))
     return Examined(hook, kernels, why_none, devices, count > 0 and mxnet_settings.fuses(mx.gpu(0)))
 
 
@@ -54,7 +54,7 @@ def _gpus() -> tuple[int, str]:
         return 0, one_line(error)
 
 
-def _why_not_on(number: int) -> str:
+def _device_blocker(number: int) -> str:
     try:
         return library.why_not_on_cuda(number)
     except NativeError as error:

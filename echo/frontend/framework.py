@@ -17,7 +17,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
 from echo.frontend.derived_graphs import apply_gradient_rules, as_cached, stateless
-from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
+from echo.frontend.install import check_version, device_blocker, extension_blocker, install_hook, onednn_activations
 from echo.frontend.measure import TimerClient, race
 from echo.frontend.measurement_process import measuring
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
@@ -63,7 +63,7 @@ class MxnetFramework:
         check_device(ctx)
         self._forget()
         self.graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
-        self._user = graph
+        self._original = graph
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
@@ -83,10 +83,10 @@ class MxnetFramework:
         self._names: Sequence[str] | None = None
         self._inferred: list[tuple[Graph, Mapping[str, TensorType], Mapping[Entry, TensorType] | None]] = []
         self._types: Mapping[Entry, TensorType] | None = None
-        self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
-        self._stock_bytes: int | None = None
+        self._memory_plans: dict[int, tuple[int, tuple[bool, ...]]] = {}  # of the graph itself, by match range
+        self._original_bytes: int | None = None
         self._training: TrainingGraph | None = None
-        self._implemented: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
+        self._with_gradient_rules: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
         self._costs: tuple[TrainingGraph, CostModel] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
@@ -97,7 +97,7 @@ class MxnetFramework:
         return framework
 
     def on(self, graph: Graph) -> MxnetFramework:
-        """The framework of another graph with the same arguments; its ``key`` stays that of the user's graph."""
+        """The framework of another graph with the same arguments; its ``key`` stays that of the original graph."""
         if graph is self.graph:
             return self
         for framework in self._derived:
@@ -111,7 +111,7 @@ class MxnetFramework:
     @property
     def why_no_fusion(self) -> str:
         """Why no operator can be fused here; empty where they can."""
-        return self.why_no_hook or why_not() or why_not_on(self._ctx)
+        return self.why_no_hook or extension_blocker() or device_blocker(self._ctx)
 
     @property
     def adds(self) -> bool:
@@ -174,7 +174,7 @@ class MxnetFramework:
 
     def call(self) -> dict[str, Any]:
         """The bind of the user's symbol as a JSON value (`call_of`)."""
-        return call_of(symbol_of(self._user).list_arguments(), self._binding, self._ctx)
+        return call_of(symbol_of(self._original).list_arguments(), self._binding, self._ctx)
 
     def mirrored(self) -> TrainingGraph:
         """The training graph of the user's symbol with MXNet's own recomputation, ``MXNET_BACKWARD_DO_MIRROR``."""
@@ -194,8 +194,8 @@ class MxnetFramework:
         training = self._as_run(graph_in(captured, self.graph), self.match_range)
         if self._runner == Runner.EXECUTOR:
             self._chunks.append((self.graph, chunks_in(captured)))
-        is_other = self.graph is self._user and self.fuses
-        return replace(training, planned_bytes=self.stock_bytes()) if is_other else training
+        is_other = self.graph is self._original and self.fuses
+        return replace(training, planned_bytes=self.original_bytes()) if is_other else training
 
     def _captured(self, graph: Graph, stock: bool = False) -> Mapping[str, Any]:
         """Returns the training graph and memory plan that MXNet makes; MXNet's mirroring is off for a CachedOp."""
@@ -206,7 +206,7 @@ class MxnetFramework:
                 return captured_graph(graph, self._binding, self._ctx, stock=stock, symbol=symbol)
         except mx.MXNetError as error:
             self.types()  # where the shape of a node is not known, this names it
-            reason = why_left_alone(self._user, str(error))
+            reason = why_left_alone(self._original, str(error))
             if reason:
                 raise LeftAloneError(reason) from error
             raise
@@ -223,7 +223,7 @@ class MxnetFramework:
 
     @property
     def repeats_bits(self) -> bool:
-        """Whether a copy of a product or a convolution has its bits: on GPUs, where algorithms are not chosen anew."""
+        """Whether a copy of a product or a convolution has its bits: on GPUs, if the algorithms are always the same."""
         return self.device == "cpu" or is_deterministic()
 
     @property
@@ -238,27 +238,27 @@ class MxnetFramework:
 
         Where MXNet would then add up gradients in another way, it is ``training`` itself.
         """
-        if self._implemented is None or self._implemented[0] != gradient_rules:
-            self._implemented = (dict(gradient_rules), apply_gradient_rules(training, gradient_rules))
-        return self._implemented[1]
+        if self._with_gradient_rules is None or self._with_gradient_rules[0] != gradient_rules:
+            self._with_gradient_rules = (dict(gradient_rules), apply_gradient_rules(training, gradient_rules))
+        return self._with_gradient_rules[1]
 
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
         return (
             training if self._runner == Runner.EXECUTOR else as_cached(training, self._runner, match_range_, self._pool)
         )
 
-    def stock_bytes(self) -> int:
+    def original_bytes(self) -> int:
         """The bytes that MXNet plans for the original graph as a program binds it without echo."""
         if not (self.fuses and self.hook):
-            return self.mxnet_memory_plan(self._user, self.match_range)[0]
-        if self._stock_bytes is None:
-            captured = self._captured(self._user, stock=True)
+            return self.mxnet_memory_plan(self._original, self.match_range)[0]
+        if self._original_bytes is None:
+            captured = self._captured(self._original, stock=True)
             is_cached = self._runner != Runner.EXECUTOR
-            self._stock_bytes = (
-                self._as_run(graph_in(captured, self._user), self.match_range).planned_bytes
+            self._original_bytes = (
+                self._as_run(graph_in(captured, self._original), self.match_range).planned_bytes
                 if is_cached else int(captured["touched_bytes"])
             )  # fmt: skip
-        return self._stock_bytes
+        return self._original_bytes
 
     def mxnet_memory_plan(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         """MXNet's own memory plan of a rewritten graph: bytes (MB without the hook), accumulations.
@@ -267,9 +267,9 @@ class MxnetFramework:
         """
         if graph.nodes != self.graph.nodes:
             return self._ask_mxnet(graph, match_range_)
-        if match_range_ not in self._stock:
-            self._stock[match_range_] = self._said_already(match_range_) or self._ask_mxnet(graph, match_range_)
-        return self._stock[match_range_]
+        if match_range_ not in self._memory_plans:
+            self._memory_plans[match_range_] = self._said_already(match_range_) or self._ask_mxnet(graph, match_range_)
+        return self._memory_plans[match_range_]
 
     def _said_already(self, match_range_: int) -> tuple[int, tuple[bool, ...]] | None:
         """The answer about the graph itself, where its training graph has it: that saves a bind."""
@@ -297,7 +297,7 @@ class MxnetFramework:
         return answer.bytes, answer.accumulations
 
     def chunks(self, graph: Graph) -> tuple[int, ...] | None:
-        """Bytes of each chunk that MXNet plans for the user's graph or a rewritten one, None where it was not asked."""
+        """Bytes of each chunk that MXNet plans for the original graph or a rewritten one, None if it was not asked."""
         return next((chunks for planned, chunks in self._chunks if planned == graph), None)
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:

@@ -31,7 +31,7 @@ logger = logging.getLogger("echo")
 
 
 @functools.lru_cache(maxsize=None)
-def why_not_on(ctx: mx.Context) -> str:
+def device_blocker(ctx: mx.Context) -> str:
     """Why the operators, once loaded, do not run on this device, or an empty text.
 
     What is wrong with a GPU, such as an old driver, shows here, with one warning for each device, and not in the first
@@ -46,7 +46,7 @@ def why_not_on(ctx: mx.Context) -> str:
 
 
 @functools.lru_cache(maxsize=None)
-def why_not() -> str:
+def extension_blocker() -> str:
     """Loads the operators ``_echo_*`` into MXNet, once a process; why that fails, or an empty text.
 
     ``mx.library.load`` would also make Python functions for them, and a line of output.
@@ -68,7 +68,7 @@ def why_not() -> str:
 
 def loaded_from() -> str:
     """The file that the operators were loaded from, empty where they are not there."""
-    is_loaded = why_not.cache_info().currsize and not why_not()
+    is_loaded = extension_blocker.cache_info().currsize and not extension_blocker()
     return str(library.kernels_library()._name) if is_loaded else ""
 
 

@@ -104,7 +104,7 @@ def _memory(node: TrainingNode, inputs: Sequence[Variable | int], heavy: bool, s
 
 
 def refuse(training: TrainingGraph, node: TrainingNode) -> None:
-    """Checks that a node may run outside of the user's graph.
+    """Checks that a node may run outside of the original graph.
 
     Raises:
         UnmeasurableError: it must not.
@@ -274,7 +274,7 @@ class TimerClient:
     def __init__(self, ctx: mx.Context) -> None:
         self._ctx = ctx
         self._latest_facts: tuple[TrainingGraph, GraphFacts] | None = None
-        self._streaming: float | None = None  # seconds a byte (`echo.meter.timer.Clock.streaming`)
+        self._streaming: float | None = None  # seconds a byte (`echo.meter.timer.OperatorTimer.streaming`)
         self._spent = 0.0
 
     def __call__(self, training: TrainingGraph, number: int) -> Measured:

@@ -13,7 +13,7 @@ import mxnet as mx
 import numpy as np
 
 from echo.errors import GraphError, UnsupportedError
-from echo.estimators.storage_planner import Choice, Evaluation
+from echo.estimators.storage_planner import Evaluation, RecomputeMask
 from echo.frontend.capture import mxnet_memory_plan
 from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import Binding, infer_shapes, infer_types, load, symbol_of, type_name
@@ -44,7 +44,7 @@ def forward_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingGr
             inputs=node.inputs,
             control_deps=node.control_deps,
             attrs=node.attrs,
-            user=number,
+            original=number,
         )
         for number, node in enumerate(graph.nodes)
     )
@@ -81,7 +81,7 @@ class MirrorEvaluator:
         self._node_of = np.repeat(np.arange(len(training.nodes)), np.diff(starts))
         self.effort = _BINDS * len(training.nodes)
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None = None) -> RecomputeMask:
         """``executed[i] = 1`` for the forward nodes that are recomputed, once each whatever the splits."""
         executed = np.zeros(len(self._seconds), np.uint8)
         executed[self._node_of[recompute.nonzero()[0]]] = 1
@@ -89,10 +89,10 @@ class MirrorEvaluator:
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
-        splits: RecomputeSchedule | None = None,
+        schedule: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """The totals of MXNet's planner, rounded up to megabytes; a limit changes nothing, nor do splits."""
         executed = self.executed(recompute)

@@ -80,8 +80,8 @@ def default_match_range() -> int:
 #
 # It happens after the gradient pass: what is inside of a fused operator is no node of the training graph any more,
 # so nothing of it can be recomputed alone, and a clone might be computed in another group than its original, with
-# products and sums in one instruction. So graphs that echo planned are bound without it, and held against the user's
-# own graph with it.
+# products and sums in one instruction. So graphs that echo planned are bound without it, and compared with the
+# original graph with it.
 
 FUSION_VARIABLE = "MXNET_USE_FUSION"
 
@@ -97,12 +97,12 @@ def unfused(ctx: mx.Context) -> ContextManager[None]:
     return native.unfused() if ctx.device_type == "gpu" else contextlib.nullcontext()
 
 
-# The spaces from which MXNet's operators draw memory while they run (``src/resource.cc`` of MXNet).
+# The workspace slots from which MXNet's operators draw memory while they run (``src/resource.cc`` of MXNet).
 
 _VARIABLES = {"cpu": ("MXNET_CPU_TEMP_COPY", 4), "gpu": ("MXNET_GPU_TEMP_COPY", 1)}
 _WORKERS = "MXNET_CPU_WORKER_NTHREADS"
 _MANAGER = "_ZN5mxnet15ResourceManager3GetEv"  # mxnet::ResourceManager::Get(), which makes that of the thread
-_THREAD = threading.local()  # has `one` in a thread whose operators draw from one space
+_THREAD = threading.local()  # has `one` in a thread whose operators draw from one slot
 
 
 def is_deterministic() -> bool:
@@ -110,8 +110,8 @@ def is_deterministic() -> bool:
     return means_true(os.environ.get("MXNET_ENFORCE_DETERMINISM") or "0")
 
 
-def share_one_space() -> bool:
-    """Has the CPU operators of the calling thread draw from one space, and returns whether they do.
+def share_one_slot() -> bool:
+    """Has the CPU operators of the calling thread draw from one slot, and returns whether they do.
 
     MXNet makes four for each thread, and each grows to the largest request: of convolutions, which ask for twice the
     feature maps that they bring into another layout, 390 MB more for ResNet-18 at batch 64 and 128 x 128 pixels.
@@ -130,7 +130,7 @@ def share_one_space() -> bool:
 
 
 def workspace_slots(device: str, runner: Runner) -> int:
-    """From how many spaces the operators of one graph draw.
+    """Number of workspace slots shared by the operators of one graph.
 
     MXNet has some for each device and hands them out in turn: one to an executor, for all of its operators, and one to
     each pass of a CachedOp whose operators live on; otherwise every operator that a CachedOp runs gets the next.
@@ -142,8 +142,8 @@ def workspace_slots(device: str, runner: Runner) -> int:
     return _handed_out(int(text) if text.isdigit() and int(text) else default, runner)
 
 
-def other_spaces(device: str, runner: Runner) -> dict[str, str]:
-    """The variable and the number of spaces where that is not MXNet's default, as a setting of plans."""
+def changed_workspace_slots(device: str, runner: Runner) -> dict[str, str]:
+    """The variable and the number of workspace slots if that is not MXNet's default, as a setting of plans."""
     variable, default = _VARIABLES[device]
     copies = workspace_slots(device, runner)
     return {} if copies == _handed_out(default, runner) else {variable: str(copies)}
@@ -196,7 +196,7 @@ _COARSE, _CUTOFF = "MXNET_GPU_MEM_LARGE_ALLOC_ROUND_SIZE", "MXNET_GPU_MEM_POOL_R
 
 # MXNet's threads free an array a moment after its last reader has run. With so many nodes between, the fake device sees
 # 0.9 to 1.1 of what is planned of ResNet-18 v2, MobileNet v2, LSTM cells and a perceptron; with none, 0.8 to 0.95.
-_LATE = 3
+_REUSE_DELAY = 3
 
 
 def pool(device: str, runner: Runner) -> MemoryPool | None:
@@ -205,11 +205,11 @@ def pool(device: str, runner: Runner) -> MemoryPool | None:
     if device != "gpu" or runner != Runner.DYNAMIC or kind == "Unpooled":
         return None
     page = max(_number(_PAGE, 4096), 1)
-    late = 0 if os.environ.get(_ENGINE) == "NaiveEngine" else _LATE
+    delay = 0 if os.environ.get(_ENGINE) == "NaiveEngine" else _REUSE_DELAY
     if kind == "Round":
-        return MemoryPool(page, 1 << min(max(_number(_CUTOFF, 24), 0), 62), powers=True, late=late)
+        return MemoryPool(page, 1 << min(max(_number(_CUTOFF, 24), 0), 62), powers=True, reuse_delay=delay)
     coarse = _number(_COARSE, 2 << 20)  # a negative one is larger than any array, to MXNet
-    return MemoryPool(page, coarse if coarse > 0 else 1 << 62, powers=False, late=late)
+    return MemoryPool(page, coarse if coarse > 0 else 1 << 62, powers=False, reuse_delay=delay)
 
 
 def pool_settings(device: str, runner: Runner) -> dict[str, str]:

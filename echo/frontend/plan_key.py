@@ -17,7 +17,13 @@ from mxnet.base import _LIB
 
 from echo.errors import UnsupportedError
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
-from echo.frontend.mxnet_settings import COPIES_VARIABLE, FUSION_VARIABLE, RNN_VARIABLES, other_spaces, pool_settings
+from echo.frontend.mxnet_settings import (
+    COPIES_VARIABLE,
+    FUSION_VARIABLE,
+    RNN_VARIABLES,
+    changed_workspace_slots,
+    pool_settings,
+)
 from echo.frontend.symbols import Binding, type_name
 from echo.ir.graph import Graph
 from echo.ir.training_graph import Runner
@@ -173,6 +179,6 @@ def plan_key(graph: Graph, binding: Binding, device: str, runner: Runner = Runne
         arguments=tuple(Argument(shape, type_name(dtype), request) for shape, dtype, request in args),
         device=device,
         runner=runner,
-        # workspaces are counted in each of the spaces
-        settings={**settings, **other_spaces(device, runner), **pool_settings(device, runner)},
+        # workspaces are counted in each of the slots
+        settings={**settings, **changed_workspace_slots(device, runner), **pool_settings(device, runner)},
     )

@@ -25,7 +25,7 @@ from echo.instrument.energy import Gpus, Rapl
 from echo.instrument.windows import FORMAT, Reading, Row, RowFile, Windows, columns_of, summary
 from echo.native import function
 from echo.plans.variables import RECORD_VARIABLE, value_of
-from echo.runtime.foresight import FORESIGHT
+from echo.runtime.peak_prediction import PEAK_PREDICTION
 from echo.system.cuda import bus_ids
 from echo.system.process import reset_peak, resident
 from echo.system.threads import ONCE
@@ -44,7 +44,7 @@ class StorageCounter:
     """
 
     def __init__(self) -> None:
-        why = storage.why_not()
+        why = storage.counting_blocker()
         if why:
             raise LookupError(f"MXNet's storage: {why}")
         try:
@@ -116,7 +116,7 @@ class Meters:
 def _peak() -> int:
     """The most bytes that this process held since the last call; since it began, if the mark cannot be reset."""
     most = resident("VmHWM")
-    FORESIGHT.see(most)
+    PEAK_PREDICTION.see(most)
     reset_peak()
     return most
 
@@ -230,8 +230,9 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             "warmup": self.warmup,
             "versions": {"echo": version("mxnet-echo"), "mxnet": mx.__version__, "python": platform.python_version()},
             "missing": list(self.missing),
-            "predicted": FORESIGHT.found and FORESIGHT.found.to_json(),  # bytes of the process, by part
-            "predicted_time": FORESIGHT.found and FORESIGHT.found.time,  # of a step, a multiple of one without echo
+            "predicted": PEAK_PREDICTION.found and PEAK_PREDICTION.found.to_json(),  # bytes of the process, by part
+            "predicted_time": PEAK_PREDICTION.found
+            and PEAK_PREDICTION.found.time,  # of a step, a multiple of one without echo
             "summary": self.summary(),
             "rows": columns_of(self.rows),
         }

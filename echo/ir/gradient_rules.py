@@ -245,20 +245,20 @@ def gradient_rules(
     for _, node in training.operators():
         for number in () if node.forward else node.control_deps:
             forward = training.nodes[number]
-            lighter = spec(forward.op).gradient.rule_family
-            if forward.user is None or lighter is None:
+            family = spec(forward.op).gradient.rule_family
+            if forward.original is None or family is None:
                 continue
-            rule = _FAMILIES[lighter].choose(_Case(training, number, onednn, Entry(number) in copied))
+            rule = _FAMILIES[family].choose(_Case(training, number, onednn, Entry(number) in copied))
             if rule is not None and rule.before == node.op:
-                rules[forward.user] = rule
+                rules[forward.original] = rule
     for number, rule in split_gradients(training, cudnn).items() if onednn or cudnn else ():
-        user = training.nodes[number].user
-        if user is not None:
-            rules[user] = rule
+        original = training.nodes[number].original
+        if original is not None:
+            rules[original] = rule
     return rules
 
 
 def known(op: str, attrs: Mapping[str, str]) -> frozenset[GradientRule]:
     """Every rule that the gradient of a node with this operator and these attributes may have."""
-    lighter = spec(op).gradient.rule_family
-    return frozenset() if lighter is None else frozenset(_FAMILIES[lighter].offered(op, attrs))
+    family = spec(op).gradient.rule_family
+    return frozenset() if family is None else frozenset(_FAMILIES[family].offered(op, attrs))

@@ -307,7 +307,7 @@ class CostFacts:
         is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its
             pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none; what
             adding takes the producer, if it does, is in `echo.estimators.operator_groups`.
-        measurable: it may run outside of the user's graph, on numbers without meaning.
+        measurable: it may run outside of the original graph, on numbers without meaning.
         has_parameters: the batch is the leading dimension of its first input alone; the others are parameters.
         packs_parameters: each call packs its parameters first, which takes time whatever the batch is.
         is_index: its first input holds numbers of rows of its second.

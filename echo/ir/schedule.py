@@ -42,7 +42,7 @@ class Replayed(NamedTuple):
 @dataclass
 class _Run:
     training: TrainingGraph
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
     again: Container[Entry] | None
     steps: list[Step] = field(default_factory=list)
     copies: set[tuple[int, int]] = field(default_factory=set)  # (node, copy)
@@ -50,7 +50,7 @@ class _Run:
     def copy_at(self, entry: Entry, position: int) -> int:
         if self.again is not None and Entry(entry.node, entry.index) not in self.again:
             return 0
-        return bisect_right(self.splits.get(entry.node, ()), position)
+        return bisect_right(self.schedule.get(entry.node, ()), position)
 
     def missing(self, node: int, position: int) -> list[int]:
         """The forward nodes that have to be recomputed before ``node`` can read its inputs at ``position``."""
@@ -67,14 +67,14 @@ class _Run:
         for node in needed:  # grows as it goes
             needed += [more for more in self.missing(node, position) if more not in needed]
         for node in sorted(needed):
-            self.copies.add((node, bisect_right(self.splits[node], position)))
+            self.copies.add((node, bisect_right(self.schedule[node], position)))
             self.steps.append(Step(node, position))
         self.steps.append(Step(position, position))
 
 
-def steps_of(training: TrainingGraph, splits: RecomputeSchedule, again: Container[Entry] | None = None) -> list[Step]:
+def steps_of(training: TrainingGraph, schedule: RecomputeSchedule, again: Container[Entry] | None = None) -> list[Step]:
     """The steps of a training step, in order; only entries in ``again``, by default all, are read from copies."""
-    run = _Run(training, splits, again)
+    run = _Run(training, schedule, again)
     for number, node in training.operators():
         if node.forward:
             run.steps.append(Step(number, number))
@@ -130,7 +130,7 @@ def _peak(training: TrainingGraph, order: Sequence[int], last_use: Mapping[tuple
 
 
 def once(training: TrainingGraph, nodes: Iterable[int]) -> RecomputeSchedule:
-    """The splits that recompute each of these nodes once, for all backward nodes."""
+    """The schedule that recomputes each of these nodes once, for all backward nodes."""
     first = first_backward(training)
     return {int(node): (first,) for node in sorted(nodes)}
 
@@ -149,7 +149,7 @@ CLONE_SUFFIX = "_echo"
 class _Builder:
     training: TrainingGraph
     recompute: frozenset[Entry]
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
 
     def __post_init__(self) -> None:
         self.nodes: list[TrainingNode] = list(self.training.nodes)
@@ -157,7 +157,7 @@ class _Builder:
         self.clones: dict[tuple[int, int], int] = {}  # (node, copy): number
 
     def copy_at(self, number: int, position: int) -> int:
-        return bisect_right(self.splits[number], position) if self.splits.get(number) else 1
+        return bisect_right(self.schedule[number], position) if self.schedule.get(number) else 1
 
     def redirected(self, entry: Entry, position: int) -> Entry:
         copy = self.copy_at(entry.node, position)
@@ -222,15 +222,15 @@ class _Builder:
 
 
 def with_clones(
-    training: TrainingGraph, recompute: Iterable[Entry], splits: RecomputeSchedule | None = None
+    training: TrainingGraph, recompute: Iterable[Entry], schedule: RecomputeSchedule | None = None
 ) -> TrainingGraph:
     """The training graph in which backward nodes read the entries in ``recompute`` from clones.
 
-    There is one clone of each node, or as many as its ``splits`` say (`echo.ir.schedule`). Nodes come in the new
+    There is one clone of each node, or as many as the ``schedule`` says. Nodes come in the new
     execution order: depth-first from the outputs over inputs, then control dependencies. Clones that no gradient
     reaches are not there. ``planned_bytes`` is 0: it is not known.
     """
-    builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute), splits or {})
+    builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute), schedule or {})
     builder.redirect_backward()
     return in_execution_order(builder.nodes, training)
 

@@ -42,14 +42,14 @@ class MemoryPool:
     """A pool that keeps freed blocks, and hands each of them out again only for requests of the same size.
 
     Requests get a multiple of ``page`` or, where ``powers`` is set, a power of two that is no smaller; what is more
-    than ``coarse`` bytes then becomes a multiple of that. A block is back in the pool ``late`` nodes after its last
-    reader.
+    than ``coarse`` bytes then becomes a multiple of that. A block is back in the pool ``reuse_delay`` nodes after its
+    last reader.
     """
 
     page: int
     coarse: int
     powers: bool
-    late: int = 0
+    reuse_delay: int = 0
 
     def handed_out(self, size: int) -> int:
         """The bytes of the block that a request of ``size`` bytes gets."""
@@ -68,8 +68,8 @@ def _multiple(size: int, unit: int) -> int:
 
 
 def common_subexpressions(graph: Graph, training: TrainingGraph) -> dict[int, int]:
-    """Maps each node of the user's graph that MXNet merged into an equal one to the number of that equal node."""
-    present = {node.user for node in training.nodes if node.user is not None}
+    """Maps each node of the original graph that MXNet merged into an equal one to the number of that equal node."""
+    present = {node.original for node in training.nodes if node.original is not None}
     merged_into: dict[int, int] = {}
     if len(present) == len(graph.nodes):
         return merged_into
@@ -207,8 +207,8 @@ class TrainingGraph:
         tensors = [tensor for node in nodes for tensor in node.outputs]
         entry_begin = np.array(self.first_entry, np.int32)
         input_begin = _begins([len(node.inputs) for node in nodes])
-        ignored = np.zeros(len(reads.reader), np.uint8)
-        ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.shape_only]] = 1
+        shape_only = np.zeros(len(reads.reader), np.uint8)
+        shape_only[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.shape_only]] = 1
         external, untouched = np.zeros((2, len(tensors)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
         untouched[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.untouched]] = 1
@@ -219,7 +219,7 @@ class TrainingGraph:
             "entry_begin": entry_begin,
             "input_begin": input_begin,
             "input_entry": (entry_begin[reads.source] + reads.index).astype(np.int32),
-            "input_ignored": ignored,
+            "input_shape_only": shape_only,
             "dep_begin": _begins([len(node.control_deps) for node in nodes]),
             "dep_node": np.array([dep for node in nodes for dep in node.control_deps], np.int32),
             "inplace_begin": _begins([len(node.inplace) for node in nodes]),
@@ -232,7 +232,7 @@ class TrainingGraph:
             "external": external,
             "untouched": untouched,
             "output_entry": np.array(list(map(self.entry_id, self.outputs)), np.int32),
-            "kept": np.array([node.layout_copy_bytes for node in nodes], np.int64),
+            "layout_copy_bytes": np.array([node.layout_copy_bytes for node in nodes], np.int64),
         }
 
     @cached_property
@@ -250,7 +250,7 @@ class TrainingGraph:
         """
         import numpy as np
 
-        counted = self.arrays["input_ignored"] == 0
+        counted = self.arrays["input_shape_only"] == 0
         last = self.node_of.copy()
         np.maximum.at(last, self.arrays["input_entry"][counted], self.reads.reader[counted])
         last[self.arrays["output_entry"]] = len(self.nodes)

@@ -67,7 +67,7 @@ NO_NUMBERS: frozenset[int] = frozenset()  # each empty set that Python makes of 
 class TrainingNode:
     """One node of a training graph.
 
-    ``user`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
+    ``original`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
     (input, output, identity) for outputs that may take over an input's memory. ``shape_only`` are inputs read for their
     shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
     ``untouched`` are outputs that MXNet plans memory for and then never touches, so that echo's own storage assignment
@@ -84,7 +84,7 @@ class TrainingNode:
     control_deps: tuple[int, ...] = ()
     attrs: Mapping[str, str] = field(default_factory=dict)
     forward: bool = True
-    user: int | None = None
+    original: int | None = None
     inplace: tuple[tuple[int, int, bool], ...] = ()
     shape_only: frozenset[int] = frozenset()
     external: frozenset[int] = frozenset()

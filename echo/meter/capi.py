@@ -280,10 +280,10 @@ class Microbenchmark(NamedTuple):
     def _name(self, copy: int, position: int) -> str:
         return f"copy{0 if self.hot else copy}_{position}"
 
-    def graph(self, copies: int, beside: bool = False) -> dict[str, Any]:
+    def graph(self, copies: int, overhead: bool = False) -> dict[str, Any]:
         """So many copies of the node as NNVM's JSON value; hot ones read the same inputs.
 
-        With ``beside``, only the nodes that a run needs apart from the copies.
+        With ``overhead``, only the nodes that a run needs in addition to the copies.
         """
         nodes: list[dict[str, Any]] = [{"op": _VARIABLE, "name": name, "inputs": []} for name in self.variables(copies)]
         number = {node["name"]: i for i, node in enumerate(nodes)}
@@ -304,7 +304,7 @@ class Microbenchmark(NamedTuple):
                 inputs[self.over] = [len(nodes), 0, 0]
                 variable_ = number[self._name(copy, self.over)]
                 nodes.append({"op": "_copy", "name": f"over{copy}", "attrs": {}, "inputs": [[variable_, 0, 0]]})
-            if beside:
+            if overhead:
                 heads.extend([] if self.over < 0 else [[len(nodes) - 1, 0, 0]])
                 continue
             heads.extend([len(nodes), output, 0] for output in self.outputs)

@@ -203,10 +203,10 @@ class OperatorTimer:
             MxnetError: MXNet does not run it.
         """
         if microbenchmark.heavy:
-            beside = self._alone(microbenchmark, 0) if microbenchmark.forward else self._overhead()
-            alone = once.seconds - beside.seconds
+            overhead = self._alone(microbenchmark, 0) if microbenchmark.forward else self._overhead()
+            alone = once.seconds - overhead.seconds
             if alone > _LONG_RUN:  # it stands out: more runs would take the time of other operators
-                return Sample(alone, once.disturbed or beside.disturbed)
+                return Sample(alone, once.disturbed or overhead.disturbed)
         copies = self._copies.setdefault(repr(microbenchmark), self._copies_of(microbenchmark, once.seconds))
         return self._among_copies(microbenchmark, copies)
 
@@ -221,14 +221,14 @@ class OperatorTimer:
     def _among_copies(self, microbenchmark: Microbenchmark, copies: int) -> Sample:
         executors = [self._bind(microbenchmark, copies)]
         if microbenchmark.over >= 0:
-            executors.append(self._bind(microbenchmark, copies, beside=True))
+            executors.append(self._bind(microbenchmark, copies, overhead=True))
         elif microbenchmark.forward:
             executors.append(self._bind(microbenchmark, 0))
         found = self._best(executors, microbenchmark.hot)
         whole, *others = (self._shorter((repr(microbenchmark), at), each) for at, each in enumerate(found))
-        beside = others[0] if others else self._overhead()
-        seconds = (whole.seconds - beside.seconds) / copies
-        return Sample(max(seconds, _LEAST_SECONDS), whole.disturbed or beside.disturbed)
+        overhead = others[0] if others else self._overhead()
+        seconds = (whole.seconds - overhead.seconds) / copies
+        return Sample(max(seconds, _LEAST_SECONDS), whole.disturbed or overhead.disturbed)
 
     def streaming(self) -> float:
         """Seconds a byte by which operators are slower whose arrays come from memory than those that caches hold.
@@ -275,9 +275,9 @@ class OperatorTimer:
     def _sample(self, executor: Executor) -> Sample:
         return sample(executor.forward, self._library.device)
 
-    def _bind(self, microbenchmark: Microbenchmark, copies: int, beside: bool = False) -> Executor:
+    def _bind(self, microbenchmark: Microbenchmark, copies: int, overhead: bool = False) -> Executor:
         arrays = self._arrays_for(microbenchmark.variables(copies))
-        return Executor(self._library, microbenchmark.graph(copies, beside), arrays)
+        return Executor(self._library, microbenchmark.graph(copies, overhead), arrays)
 
     def _arrays_for(self, variables: dict[str, Variable]) -> dict[str, Array]:
         """One array for each variable; arrays of earlier measurements are used again."""
@@ -348,7 +348,7 @@ def race(
 ) -> dict[str, float] | None:
     """The fewest seconds of a training step of each graph; all read the same arrays, of these shapes and flags.
 
-    None where that takes longer than ``limit`` seconds of work. Graphs that fall behind drop out, save the first.
+    None where that takes longer than ``limit`` seconds of work. Graphs that are slower drop out, except the first.
 
     Raises:
         MxnetError: MXNet does not run one of them.

@@ -38,7 +38,7 @@ class WatchLibrary:
         self.free_record = function(library, "echo_record_free", None, pointer)
         self.changed = function(library, "echo_record_changed", text, pointer)
         self.attach = function(library, "echo_record_attach", None, pointer, pointer)
-        self.behind = function(library, "echo_changed_behind", text, pointer, count, pointer, count)
+        self.upstream = function(library, "echo_changed_upstream", text, pointer, count, pointer, count)
 
 
 class Record:

@@ -17,7 +17,7 @@ from echo.ir.training_node import TrainingNode, all_outputs, why_not_reader, why
 from echo.passes.request import Request
 from echo.policies.problem import Segments, partition
 
-# The training graph of the user's graph, from the framework's own gradient pass.
+# The training graph of the original graph, from the framework's own gradient pass.
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Differentiate:
 # Which feature maps may be recomputed at all: safe operators, and what the user insists on.
 
 _DRAWS = "in inference the graph draws random numbers, and a backward pass after that could not run it again"
-_UNSETTLED = "its copy could have another of oneDNN's layouts, and sums after it other last bits"
+_LAYOUT_MAY_DIFFER = "its copy could have another of oneDNN's layouts, and sums after it other last bits"
 _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 
@@ -81,7 +81,7 @@ class FindCandidates:
         heads = {entry.node for entry in training.outputs}
         outputs_stay = _why_outputs_stay(training, request.framework.device)
         graph_stays = request.memory_frozen_reason
-        unsettled = _unsettled(request, training)
+        unsettled = _why_layout_may_differ(request, training)
         draws = training.runner == Runner.EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
@@ -93,7 +93,7 @@ class FindCandidates:
             refusal = _refusal(request, training, number, heads, keep) or unsettled.get(number, "")
             refusal = refusal or why_not_recomputable(node, request.framework.device, request.framework.hook)
             refusal = refusal or outputs_stay.get(number, "") or graph_stays
-            if draws and not refusal and number not in recompute and _is_of_mode(node):
+            if draws and not refusal and number not in recompute and _is_train_mode_sensitive(node):
                 refusal = _DRAWS
             if refusal:
                 if number in recompute:
@@ -117,7 +117,7 @@ def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[
         return f"kept: matches {keep[number]!r}"
     if number in heads:
         return "an output of the symbol lives to the end anyway"
-    if node.user is None:
+    if node.original is None:
         return "not a node of the symbol"
     if any(0 in array_type.shape or not array_type.shape for array_type in node.outputs[:1]):
         return "an array without elements"
@@ -126,7 +126,7 @@ def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[
     return ""
 
 
-def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
+def _why_layout_may_differ(request: Request, training: TrainingGraph) -> dict[int, str]:
     """The reason for each node whose clone could have another of oneDNN's layouts than the node itself.
 
     A copy that MXNet computes in place has the layout of its input, and so has its clone (`moved` refuses others).
@@ -142,7 +142,7 @@ def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
             or node.shape_only
             or not request.framework.hook
         ):
-            reasons[number] = _UNSETTLED
+            reasons[number] = _LAYOUT_MAY_DIFFER
     return reasons
 
 
@@ -153,7 +153,7 @@ def _draws_in_inference(training: TrainingGraph) -> bool:
     )
 
 
-def _is_of_mode(node: TrainingNode) -> bool:
+def _is_train_mode_sensitive(node: TrainingNode) -> bool:
     """Whether the node would have to be recomputed in the mode of the forward pass (`echo.runtime.executor`)."""
     return bool(spec(node.op).safety.clone_op) or spec(node.op).safety.train_mode_sensitive(node.attrs)
 
@@ -192,10 +192,10 @@ def _is_named(name: str, pattern: str) -> bool:
 
 def _names(graph: Graph, training: TrainingGraph) -> dict[int, list[str]]:
     """The user's names for each forward node: more than one where MXNet merges equal nodes."""
-    number_of = {node.user: number for number, node in training.operators() if node.user is not None}
+    number_of = {node.original: number for number, node in training.operators() if node.original is not None}
     names = {number: [node.name] for number, node in training.operators() if node.forward}
-    for duplicate, user in common_subexpressions(graph, training).items():
-        names[number_of[user]].append(graph.nodes[duplicate].name)
+    for duplicate, original in common_subexpressions(graph, training).items():
+        names[number_of[original]].append(graph.nodes[duplicate].name)
     return names
 
 

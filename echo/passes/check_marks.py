@@ -131,8 +131,8 @@ def _check_ranges(graph: Graph, plan: Plan) -> None:
         got = mark.attrs.get(RANGE_ATTRIBUTE)
         if got != (text if mark.node in marked else None):
             raise GraphError(f"marks: node {mark.node}: expected the plan's match range, got {got!r}")
-    user = {number for number in operators if RANGE_ATTRIBUTE in graph.nodes[number].attrs}
-    missing = sorted(marked - {mark.node for mark in plan.marks} - user)
+    already = {number for number in operators if RANGE_ATTRIBUTE in graph.nodes[number].attrs}
+    missing = sorted(marked - {mark.node for mark in plan.marks} - already)
     if missing:
         raise GraphError(f"marks: node {missing[0]} lacks the plan's match range")
 
@@ -152,7 +152,7 @@ def check_marks(graph: Graph, plan: Plan, framework: Framework) -> None:
             raise GraphError(f"marks: MXNet merges nodes {number} and {duplicate}, expected equal marks")
     texts = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in plan.marks if GRADIENT_ATTRIBUTE in mark.attrs}
     _check_gradients(graph, training, texts, framework)
-    present = {node.user for node in training.nodes}
+    present = {node.original for node in training.nodes}
     rules = {number: GradientRule.parse(text) for number, text in texts.items() if number in present}
     changed = framework.apply_gradient_rules(training, rules) if rules else training
     _check_recomputed(graph, changed, plan, framework)
@@ -179,7 +179,7 @@ def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, framewo
 
 
 def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: str) -> None:
-    """Raises unless operators work in place where they do in the user's graph (`echo.estimators.inplace`)."""
+    """Raises unless operators work in place where they do in the original graph (`echo.estimators.inplace`)."""
     attrs = {mark.node: mark.attrs for mark in plan.marks}
     changes = any(PLAN_ATTRIBUTE in mark.attrs or GRADIENT_ATTRIBUTE in mark.attrs for mark in plan.marks)
     expected_marks = on_equal_nodes(graph, training, NO_INPLACE_ATTRIBUTE, training.no_inplace) if changes else {}
@@ -187,17 +187,17 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
         got, expected = (marks.get(number, {}).get(NO_INPLACE_ATTRIBUTE) for marks in (attrs, expected_marks))
         if got != expected:
             raise GraphError(f"marks: node {number}: expected {expected!r} in {NO_INPLACE_ATTRIBUTE}, got {got!r}")
-    number_of = {node.user: number for number, node in training.operators() if node.forward}
+    number_of = {node.original: number for number, node in training.operators() if node.forward}
     backward = _backward(training)
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
     recompute = [Entry(number, output) for number, mark in again.items() for output in outputs_of(mark)]
-    splits = {
+    schedule = {
         number: tuple(backward[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)
     }
-    refused = sorted(moved(training, device, recompute, splits))
+    refused = sorted(moved(training, device, recompute, schedule))
     if refused:
         raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator next to it would "
-                         "not work in place as it does in the user's graph, which may change last bits")  # fmt: skip
+                         "not work in place as it does in the original graph, which may change last bits")  # fmt: skip
 
 
 def _backward(training: TrainingGraph) -> list[int]:
@@ -210,11 +210,11 @@ def _offered(graph: Graph, training: TrainingGraph, candidates: Candidates) -> d
     def verdicts() -> Iterator[tuple[int | None, tuple[str, tuple[int, ...]]]]:
         for entries_of in (candidates.light, candidates.heavy):
             for number, entries in entries_of.items():
-                yield training.nodes[number].user, ("", tuple(entry.index for entry in entries))
+                yield training.nodes[number].original, ("", tuple(entry.index for entry in entries))
         for number, reason in candidates.refused.items():
-            yield training.nodes[number].user, (reason, ())
+            yield training.nodes[number].original, (reason, ())
 
-    offered = {user: verdict for user, verdict in verdicts() if user is not None}
+    offered = {original: verdict for original, verdict in verdicts() if original is not None}
     duplicates = common_subexpressions(graph, training).items()
     return {**offered, **{duplicate: offered[number] for duplicate, number in duplicates if number in offered}}
 

@@ -13,20 +13,20 @@ from echo.estimators.cost_model import CostModel
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.fuse import Fuse
-from echo.passes.pass_manager import Pass, run, trace
+from echo.passes.pass_manager import Pass, run, stage_dump
 from echo.passes.patterns.apply import Fused, MatchSite
 from echo.passes.request import Request, Slow
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
 from echo.passes.variant import (
     Analysis,
-    Planned,
+    PlanResult,
     Proposal,
     Refinement,
     Variant,
     choose,
     inside,
-    stock_memory,
+    memory_before,
     stock_seconds,
 )
 from echo.plans.decisions import Memory, MissedFusion
@@ -42,7 +42,7 @@ class Stages(NamedTuple):
     refinements: Sequence[Refinement]
 
 
-def plan(request: Request, stages: Stages) -> Planned:
+def plan(request: Request, stages: Stages) -> PlanResult:
     """Plans the graphs that the bases make, chooses one, and refines it.
 
     Raises:
@@ -69,7 +69,7 @@ def _deepened(request: Request, stages: Stages, best: Variant) -> Variant:
     deeper = best
     with request.fallback_scope("compute-heavy operators that run twice"):
         inner, *values = planned.analysis
-        deeper = replace(best, planned=best_plan(replace(inner, light=planned.splits), stages.pipeline, values))
+        deeper = replace(best, planned=best_plan(replace(inner, light=planned.schedule), stages.pipeline, values))
     saves = deeper.plan.after.total < best.plan.after.total and not deeper.is_over_time(request)
     return deeper.deeper_than(best) if saves else best
 
@@ -86,7 +86,7 @@ def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
         errors.append(unreached.search(request.deadline))
         if errors[-1].reachable <= errors[-1].budget:
             return _best(replace(request, known_only=True), stages)
-    return missed.unrefined(missed.fused, min(errors, key=lambda error: error.reachable))
+    return missed.without_refinement(missed.fused, min(errors, key=lambda error: error.reachable))
 
 
 def _best(request: Request, stages: Stages) -> Variant:
@@ -172,59 +172,61 @@ def _refined(request: Request, stages: Stages, base: Variant, stage: Refinement)
 
     Otherwise it returns the chosen variant, with a note that says why the refinement was rejected.
     """
-    offer: Proposal | None = None
+    proposal: Proposal | None = None
     with request.fallback_scope(stage.label):
-        offer = run((stage,), [request, base.fused], request.progress)[stage.gives]
-    if offer is None:
+        proposal = run((stage,), [request, base.fused], request.progress)[stage.gives]
+    if proposal is None:
         return base
-    if offer.fused is None:
-        return base.unrefined(offer.unchanged)
-    variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
+    if proposal.fused is None:
+        return base.without_refinement(proposal.unchanged)
+    variant, reason = None, proposal.why_not_tried(request, base.plan) if base.planned else ""
     if not reason:
         with request.fallback_scope(stage.label):
-            variant = _refined_trial(request, stages, base, offer.fused)
-        reason = _why_rejected(request, stage, offer, base, variant)
-    if (tracing := trace()) is not None:
-        tracing.note("chosen", f"rejected: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
+            variant = _refined_variant(request, stages, base, proposal.fused)
+        reason = _why_rejected(request, stage, proposal, base, variant)
+    if (dump := stage_dump()) is not None:
+        dump.note("chosen", f"rejected: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
     if variant is not None and not reason:
         return variant
     without = base.plan if base.planned else None
-    return base.unrefined(offer.rejected(request, without, reason), variant.missed if variant else None)
+    return base.without_refinement(proposal.rejected(request, without, reason), variant.missed if variant else None)
 
 
-def _refined_trial(request: Request, stages: Stages, base: Variant, fused: Fused) -> Variant:
+def _refined_variant(request: Request, stages: Stages, base: Variant, fused: Fused) -> Variant:
     """Plans a refined graph; where there is no time for the whole search, it starts from the choice of the base."""
     searched, warmed = None, base.warmed(request)
     if warmed is None:
-        searched = plan_variant(request, stages.pipeline, fused, base.stock)
+        searched = plan_variant(request, stages.pipeline, fused, base.before)
         warmed = base.warmed(request)  # that search may have had to end
         if warmed is None:
             return searched
-    from_base = plan_variant(warmed, stages.pipeline, fused, base.stock)
+    from_base = plan_variant(warmed, stages.pipeline, fused, base.before)
     return from_base if searched is None else min(searched, from_base, key=lambda each: _cost(request, each.plan))
 
 
-def _why_rejected(request: Request, stage: Refinement, offer: Proposal, base: Variant, variant: Variant | None) -> str:
+def _why_rejected(
+    request: Request, stage: Refinement, proposal: Proposal, base: Variant, variant: Variant | None
+) -> str:
     if variant is None:
         return f"{stage.label} cannot be planned"
     if variant.missed:
         missed = variant.missed
         return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
-    reason = offer.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
-    reason = reason or (f"{stage.label} need more memory than the user's own graph" if variant.is_larger else "")
+    reason = proposal.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
+    reason = reason or (f"{stage.label} need more memory than the original graph" if variant.is_larger else "")
     return reason or (f"{stage.label} take longer than max_time" if variant.is_over_time(request) else "")
 
 
-def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memory | None = None) -> Variant:
-    """Plans a graph, or says which budget it misses; ``stock`` is the memory of the user's graph where it is known."""
+def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, before: Memory | None = None) -> Variant:
+    """Plans a graph, or says which budget it misses; ``before`` is the memory of the original graph if it is known."""
     inner = request
     if fused.match_sites:
-        stock = stock or stock_memory(request, fused)
-        inner = inside(request, fused, stock)
+        before = before or memory_before(request, fused)
+        inner = inside(request, fused, before)
     try:
-        return Variant(fused, stock, best_plan(inner, pipeline))
+        return Variant(fused, before, best_plan(inner, pipeline))
     except BudgetError as error:
-        return Variant(fused, stock, None, error)
+        return Variant(fused, before, None, error)
 
 
 def _cost(request: Request, plan: Plan) -> tuple[float, float]:
@@ -233,7 +235,7 @@ def _cost(request: Request, plan: Plan) -> tuple[float, float]:
     return cost if request.options.memory_budget is None else cost[::-1]
 
 
-def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object] = ()) -> Planned:
+def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object] = ()) -> PlanResult:
     """Runs the passes, but those whose values are ``known``.
 
     Raises:
@@ -247,6 +249,8 @@ def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
     costs: CostModel = values[CostModel]
-    splits = {} if result.changes_nothing else selection.splits
+    schedule = {} if result.changes_nothing else selection.schedule
     analysis = Analysis(request, values[TrainingGraph], values[Candidates], values[Segments], costs)
-    return Planned(result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, splits, analysis)
+    return PlanResult(
+        result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, schedule, analysis
+    )

@@ -17,7 +17,7 @@ from echo.passes.request import Framework, Request
 from echo.plans.decisions import Note
 from echo.plans.options import MEMORY
 
-# Fused operators in the user's graph: the first stage, before the graph is differentiated.
+# Fused operators in the original graph: the first stage, before the graph is differentiated.
 
 _BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
          "cell, which amplifies each rounding from step to step (fuse='memory' fuses)")  # fmt: skip
@@ -57,7 +57,7 @@ class Fuse:
 
 
 def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
-    """The user's graph with fused operators; ``without`` are patterns that are not matched.
+    """The original graph with fused operators; ``without`` are patterns that are not matched.
 
     No operator whose workspace is larger than what MXNet gives takes a place: it would fail when it runs. Nor does one
     that may be slower on this device than what is there, unless the user asks for memory (`echo.passes.fusion_timing`).
@@ -112,7 +112,7 @@ class Workspaces:
 
     @property
     def bytes(self) -> int:
-        """The bytes that all spaces hold once the largest workspace was drawn from each."""
+        """The bytes that all slots hold once the largest workspace was drawn from each."""
         return self.largest * self.workspace_slots
 
 

@@ -42,7 +42,7 @@ class FusionSample:
 def sample(view: View, fusion: Fusion, types: Types, rows: Mapping[str, int] | None = None) -> FusionSample:
     """The sample of a fusion; ``rows`` gives sizes of its shapes ("N", "T") other values than they have.
 
-    Lengths of attention are nearly those of all keys, and what no gradient goes through in the user's graph gets none.
+    Lengths of attention are nearly those of all keys, and what gets no gradient in the original graph gets none.
     """
     build = _Made(view, fusion, types, rows or {})
     heads = tuple(build.put(entry) for entry in fusion.outputs)

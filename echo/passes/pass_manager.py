@@ -1,4 +1,4 @@
-"""Runs passes: what each needs and gives, what is traced of it, and the rules that its value has to keep."""
+"""Runs passes: what each needs and gives, what is dumped of it, and the rules that its value has to keep."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from echo.system.threads import PerThread
 _FOLDER = PerThread("")
 
 
-class Trace:
-    """Writes into a folder, which is made where it is not there."""
+class StageDump:
+    """Writes the result of each stage into a folder, which is made if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,15 +71,15 @@ class Trace:
         return number
 
 
-def tracing(folder: str) -> ContextManager[None]:
-    """A context in which a thread's plannings are traced into a folder; an empty name leaves it to the environment."""
+def dumping(folder: str) -> ContextManager[None]:
+    """A context in which a thread's stages are dumped into a folder; an empty name leaves it to the environment."""
     return _FOLDER.set_to(folder)
 
 
-def trace() -> Trace | None:
-    """The trace that `tracing` or else the environment asks for, if one does."""
+def stage_dump() -> StageDump | None:
+    """The dump that `dumping` or else the environment asks for, if one does."""
     folder = _FOLDER.value or debug().dump
-    return Trace(Path(folder)) if folder else None
+    return StageDump(Path(folder)) if folder else None
 
 
 @functools.singledispatch
@@ -92,7 +92,7 @@ def text_of(value: Any) -> str:
 def _(fused: Fused) -> str:
     places = (f"fused {pattern} at %{node} {fused.graph.nodes[node].name}" if node < len(fused.graph.nodes) else pattern
               for pattern, node in fused.match_sites)  # fmt: skip
-    missed = (f"missed {near_miss.pattern} at {near_miss.name}: {near_miss.reason}" for near_miss in fused.missed)
+    missed = (f"missed {each.pattern} at {each.name}: {each.reason}" for each in fused.missed)
     return _lines([str(fused.graph), *places, *missed, *map(str, fused.notes)])
 
 
@@ -177,7 +177,7 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
     """
     values: dict[type, Any] = {type(value): value for value in initial_values}
     done: list[str] = []
-    tracing = trace()
+    dump = stage_dump()
     for stage in passes:
         if stage.gives in values:
             continue
@@ -189,13 +189,13 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
         try:
             value = _checked(stage, stage.run(*(values[value_type] for value_type in stage.needs)), values)
         except Exception as error:
-            if tracing is not None:
-                tracing.note(stage.name, f"failed: {one_line(error)}")
+            if dump is not None:
+                dump.note(stage.name, f"failed: {one_line(error)}")
             if isinstance(error, (OptionError, BudgetError)):
                 raise
             _raise(error, (*done, stage.name))
-        if tracing is not None:
-            tracing.stage(stage.name, value, time.perf_counter() - started)
+        if dump is not None:
+            dump.stage(stage.name, value, time.perf_counter() - started)
         values[stage.gives] = value
         done.append(stage.name)
     return values
@@ -236,10 +236,12 @@ def check(value: Any, before: Mapping[type, Any]) -> None:
 
 @check.register(Fused)
 def _(fused: Fused, before: Mapping[type, Any]) -> None:
-    user: Graph = before[Request].graph
+    original: Graph = before[Request].graph
     graphs.check(fused.graph)
-    _expect(len(fused.graph.heads) == len(user.heads), f"{len(user.heads)} outputs, got {len(fused.graph.heads)}")
-    expected, got = user.variable_names, fused.graph.variable_names
+    _expect(
+        len(fused.graph.heads) == len(original.heads), f"{len(original.heads)} outputs, got {len(fused.graph.heads)}"
+    )
+    expected, got = original.variable_names, fused.graph.variable_names
     _expect(got == expected, f"the variables {expected}, got {got}")
 
 
@@ -255,8 +257,12 @@ def _(training: TrainingGraph, before: Mapping[type, Any]) -> None:
     check_nodes(training.nodes)
     nodes = before[Request].graph.nodes
     for number, node in training.operators():
-        is_operator = node.user is None or (0 <= node.user < len(nodes) and not nodes[node.user].is_variable)
-        _expect(is_operator, f"node {number} ({node.name!r}) to stand for an operator of the user's, got {node.user}")
+        is_operator = node.original is None or (
+            0 <= node.original < len(nodes) and not nodes[node.original].is_variable
+        )
+        _expect(
+            is_operator, f"node {number} ({node.name!r}) to stand for an operator of the user's, got {node.original}"
+        )
 
 
 @check.register(Candidates)
@@ -292,20 +298,23 @@ def _(costs: CostModel, before: Mapping[type, Any]) -> None:
 def _(selection: Selection, before: Mapping[type, Any]) -> None:
     training, candidates = before[TrainingGraph], before[Candidates]
     offered = _offered(candidates)
-    _expect(selection.recompute <= offered, "recomputed maps to be among the candidates")
+    _expect(selection.recompute <= offered, "recomputed feature maps to be among the candidates")
     _expect(candidates.must_recompute <= selection.recompute, "what the user insists on to be recomputed")
     _expect(set(selection.runs) <= {entry.node for entry in offered}, "only candidates to be recomputed")
     _expect(all(times > 0 for times in selection.runs.values()), "recomputed nodes to run once or more")
-    with_clones(training, selection.recompute, selection.splits)  # every reader finds what it reads, before it
+    with_clones(training, selection.recompute, selection.schedule)  # every reader finds what it reads, before it
 
 
 @check.register(Rewritten)
 def _(rewritten: Rewritten, before: Mapping[type, Any]) -> None:
-    user: Graph = before[Request].graph
+    original: Graph = before[Request].graph
     graphs.check(rewritten.graph)
-    _expect(rewritten.graph.heads == user.heads, "the user's outputs")
-    _expect(len(rewritten.graph.nodes) == len(user.nodes), f"{len(user.nodes)} nodes, got {len(rewritten.graph.nodes)}")
-    for number, (node, base) in enumerate(zip(rewritten.graph.nodes, user.nodes)):
+    _expect(rewritten.graph.heads == original.heads, "the user's outputs")
+    _expect(
+        len(rewritten.graph.nodes) == len(original.nodes),
+        f"{len(original.nodes)} nodes, got {len(rewritten.graph.nodes)}",
+    )
+    for number, (node, base) in enumerate(zip(rewritten.graph.nodes, original.nodes)):
         _expect(_is_marked(node, base), f"node {number} ({base.name!r}) as the user made it, but for added attributes")
 
 
@@ -321,7 +330,7 @@ def _(plan: Plan, _: Mapping[type, Any]) -> None:
     places = [(decision.name, decision.node, decision.output) for decision in plan.decisions]
     _expect(len(places) == len(set(places)), "one decision on each feature map")
     changed = plan.marks or plan.recomputed
-    _expect(not (plan.changes_nothing and changed), "nothing recomputed in the user's own graph")
+    _expect(not (plan.changes_nothing and changed), "nothing recomputed in the original graph")
 
 
 def _expect(holds: object, rule: str) -> None:

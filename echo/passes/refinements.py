@@ -15,7 +15,7 @@ from echo.ir.training_node import FLAGS, TensorType
 from echo.passes.analysis import named
 from echo.passes.fuse import with_operators
 from echo.passes.patterns import MASKS, PATTERNS
-from echo.passes.patterns.apply import ORDER, Fused, Types, find, laid_out, near_miss
+from echo.passes.patterns.apply import ORDER, Fused, Types, find, laid_out, missed_fusion
 from echo.passes.patterns.batched_products import (
     CHUNK,
     NAME,
@@ -54,7 +54,7 @@ class Masked:
             return self.unchanged
         small = without is not None and self._is_small(without)
         sites = [site for site in self.fused.match_sites if site[0] in MASKS]
-        missed = (near_miss(request.graph, site, reason, small) for site in sites)
+        missed = (missed_fusion(request.graph, site, reason, small) for site in sites)
         return replace(self.unchanged, missed=(*self.unchanged.missed, *missed))
 
     def _is_small(self, without: Plan) -> bool:
@@ -103,14 +103,14 @@ class PackMasks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.match_sites}
         packed = with_operators(request, without)
-        missed = (*fused.missed, *(near_miss for near_miss in packed.missed if near_miss.pattern in MASKS))
-        stays = replace(fused, missed=missed)
+        missed = (*fused.missed, *(each for each in packed.missed if each.pattern in MASKS))
+        unchanged = replace(fused, missed=missed)
         masked = [number for name, number in packed.match_sites if name in MASKS]
         if not masked:
-            return Masked(stays)
+            return Masked(unchanged)
         types, graph = framework.types(), framework.runnable(packed.graph)
         total = sum(types[Entry(number)].bytes for number in masked)
-        return Masked(stays, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
+        return Masked(unchanged, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
 
 
 # The layout of products with one weight, chosen by the time they take on this device (EcoRNN, MICRO'18, section 3).
@@ -152,7 +152,7 @@ class Batched:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _LayoutChoice:
     """The layout for a group, empty where the group stays as it is, the seconds that it saves, and the reason."""
 
     reason: str
@@ -184,41 +184,41 @@ class BatchProducts:
         missed += [_missed(view, group.members[0], choice.reason)
                    for group, choice in zip(found_groups, choices) if not choice.layout]  # fmt: skip
         missed += [_missed(view, layout.anchor, ORDER) for layout, _ in better if layout not in kept]
-        stays = replace(fused, missed=(*fused.missed, *missed))
-        return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
+        unchanged = replace(fused, missed=(*fused.missed, *missed))
+        return _batched(unchanged, graph, kept, [choice for layout, choice in better if layout in kept])
 
-    def _choices(self, request: Request, view: View, found_groups: Sequence[ProductGroup]) -> list[_Choice]:
+    def _choices(self, request: Request, view: View, found_groups: Sequence[ProductGroup]) -> list[_LayoutChoice]:
         framework = request.framework.on(view.graph)
         types, table, end = framework.types(), framework.cost_table(), time.perf_counter() + self.time_limit
         pinned = named(view.graph, request.options.user_constraints)
         choices = []
         for group in found_groups:
             if not pinned.isdisjoint([*group.members, *group.duplicates]):
-                choices.append(_Choice("keep or recompute names one of these products"))
+                choices.append(_LayoutChoice("keep or recompute names one of these products"))
                 continue
             product = _product(view, group, types)
             if isinstance(product, str):
-                choices.append(_Choice(product))
+                choices.append(_LayoutChoice(product))
                 continue
             limit = min(self.group_limit, end - time.perf_counter())
             seconds = _measured(request, product, limit, table)
-            choices.append(seconds if isinstance(seconds, _Choice) else _best(view, group, product, seconds))
+            choices.append(seconds if isinstance(seconds, _LayoutChoice) else _best(view, group, product, seconds))
         table.save()
         return choices
 
 
-def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_Choice]) -> Batched:
+def _batched(unchanged: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_LayoutChoice]) -> Batched:
     if not kept:
-        return Batched(stays)
+        return Batched(unchanged)
     gains = tuple(choice.reason for choice in choices)
     fused = replace(
-        stays,
+        unchanged,
         graph=graph,
-        match_sites=(*stays.match_sites, *(layout.match_site for layout in kept)),
-        counts=Counter(stays.counts) + Counter(layout.label for layout in kept),
-        notes=(*stays.notes, *map(Note, gains)),
+        match_sites=(*unchanged.match_sites, *(layout.match_site for layout in kept)),
+        counts=Counter(unchanged.counts) + Counter(layout.label for layout in kept),
+        notes=(*unchanged.notes, *map(Note, gains)),
     )
-    return Batched(stays, fused, sum(choice.saved for choice in choices), gains)
+    return Batched(unchanged, fused, sum(choice.saved for choice in choices), gains)
 
 
 def _missed(view: View, number: int, reason: str) -> MissedFusion:
@@ -237,12 +237,14 @@ def _product(view: View, group: ProductGroup, types: Types) -> Product | str:
     return Product(m, k, n, not is_true(node.attrs, "no_bias"), data.dtype, min(len(group.members), CHUNK))
 
 
-def _measured(request: Request, product: Product, limit: float, table: CostTable) -> Mapping[str, float] | _Choice:
+def _measured(
+    request: Request, product: Product, limit: float, table: CostTable
+) -> Mapping[str, float] | _LayoutChoice:
     """Seconds of each layout, from the table or measured now and added to it; or a choice that says why not."""
     names = ["one by one", f"{NAME}:{CHUNK}", f"{TRANSPOSED}:{product.m}"]
     keys = {name: f"{name}: {product}" for name in names}
     if not all(key in table for key in keys.values()):
-        late = _Choice(f"{product} were not measured: that would take more than {max(limit, 0):.1f} s")
+        late = _LayoutChoice(f"{product} were not measured: that would take more than {max(limit, 0):.1f} s")
         work = 6.0 * product.m * product.k * product.n * product.members  # forward, and two gradients
         if limit <= 0 or work * _LEAST_STEPS / FLOPS_PER_SECOND > 2 * limit or _bytes(product) > _MOST_BYTES:
             return late
@@ -254,14 +256,14 @@ def _measured(request: Request, product: Product, limit: float, table: CostTable
         except UnmeasurableError:
             seconds = {}
         except UnavailableError as error:
-            return _Choice(f"{product} were not measured: {error}")
+            return _LayoutChoice(f"{product} were not measured: {error}")
         if seconds is None:
             return late
         for name, key in keys.items():
             table.add(key, seconds.get(name))
     costs = {name: table.get(key) for name, key in keys.items()}
     seconds_of = {name: seconds for name, seconds in costs.items() if seconds is not None}
-    return seconds_of if len(seconds_of) == len(names) else _Choice(f"{product} cannot be measured")
+    return seconds_of if len(seconds_of) == len(names) else _LayoutChoice(f"{product} cannot be measured")
 
 
 def _race(request: Request, product: Product, names: Sequence[str], limit: float) -> Mapping[str, float] | None:
@@ -284,13 +286,13 @@ def _bytes(product: Product) -> int:
     return TensorType((2 * n * k + 4 * members * m * (n + k),), FLAGS[dtype]).bytes
 
 
-def _best(view: View, group: ProductGroup, product: Product, seconds: Mapping[str, float]) -> _Choice:
+def _best(view: View, group: ProductGroup, product: Product, seconds: Mapping[str, float]) -> _LayoutChoice:
     one_by_one, *layouts = seconds
     first = min(seconds, key=lambda name: seconds[name])
     weight = view.node(view.graph.nodes[group.members[0]].inputs[1]).name
     ratios = ", ".join(f"{name} {seconds[one_by_one] / seconds[name]:.2f} times as fast" for name in layouts)
     if first == one_by_one or seconds[first] > (1 - RULES.layout_gain) * seconds[one_by_one]:
-        return _Choice(f"nothing is faster than products one by one: {ratios}; {product}")
+        return _LayoutChoice(f"nothing is faster than products one by one: {ratios}; {product}")
     saved = (seconds[one_by_one] - seconds[first]) * len(group.members) / product.members
     text = f"{len(group.members)} products with {weight!r}, {first}: {ratios}; {product}"
-    return _Choice(text, first, saved)
+    return _LayoutChoice(text, first, saved)

@@ -26,7 +26,7 @@ from echo.policies.problem import WarmStart
 from echo.system.process import NEVER, Deadline
 
 
-class Facts(Protocol):
+class FrameworkFacts(Protocol):
     """Facts about the graph and where it runs; `echo.frontend.framework` asks MXNet. ``device`` is "cpu" or "gpu".
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
@@ -87,8 +87,8 @@ class GraphQueries(Protocol):
     ) -> TrainingGraph:
         """The training graph in which the gradients of some nodes are computed by these rules."""
 
-    def stock_bytes(self) -> int:
-        """The bytes that MXNet's own memory planner plans for the user's graph where echo does not bind it."""
+    def original_bytes(self) -> int:
+        """The bytes that MXNet's own memory planner plans for the original graph where echo does not bind it."""
 
     def mxnet_memory_plan(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         """The bytes that MXNet's own memory planner plans for a rewritten graph, and `TrainingGraph.accumulations`."""
@@ -122,7 +122,7 @@ class CostSource(Protocol):
         """
 
 
-class Framework(Facts, GraphQueries, CostSource, Protocol):
+class Framework(FrameworkFacts, GraphQueries, CostSource, Protocol):
     """Everything that planning asks the framework; a stage that does not run asks for nothing."""
 
     def on(self, graph: Graph) -> Framework:

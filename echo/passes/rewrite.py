@@ -19,7 +19,7 @@ from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.select import Selection
 from echo.plans.decisions import (
-    KEPT,
+    LAYOUT_COPIES,
     RECOMPUTE,
     STASH,
     Decision,
@@ -35,7 +35,7 @@ from echo.plans.options import NEVER_HEAVY, SEARCH, policy_name
 from echo.plans.plan import Plan
 from echo.system.terminal import counted
 
-# The user's graph with the plan written into node attributes: the one place where graphs are changed.
+# The original graph with the plan written into node attributes: the one place where graphs are changed.
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Rewrite:
         splits: dict[int, list[int]] = {}
         ranks = _backward_ranks(training)  # none without the hook, where all backward nodes read the same copy
         for entry in sorted(selection.recompute):
-            user = training.nodes[entry.node].user
-            if user is not None and entry.node in selection.runs:
-                outputs.setdefault(user, []).append(entry.index)
-                splits[user] = [
-                    ranks[position] for position in selection.splits.get(entry.node, ()) if position in ranks
+            original = training.nodes[entry.node].original
+            if original is not None and entry.node in selection.runs:
+                outputs.setdefault(original, []).append(entry.index)
+                splits[original] = [
+                    ranks[position] for position in selection.schedule.get(entry.node, ()) if position in ranks
                 ]
         for duplicate, number in common_subexpressions(request.graph, training).items():
             if number in outputs:  # with unequal marks, MXNet would not merge the two any more
@@ -104,7 +104,7 @@ def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
     return {number: rank for rank, number in enumerate(backward)}
 
 
-# Never worse, and the same bits: where MXNet's own planner says otherwise, the user's graph is bound as it is.
+# Never worse, and the same bits: where MXNet's own planner says otherwise, the original graph is bound as it is.
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
     if planned >= training.planned_bytes:
         return "nothing to gain"
     gain = 1 - planned / training.planned_bytes
-    if training.pool and training.pool.late and gain < RULES.late_gain and request.options.memory_budget is None:
+    if training.pool and training.pool.reuse_delay and gain < RULES.late_gain and request.options.memory_budget is None:
         return f"MXNet's engine frees arrays late, and may use up the {gain:.1%} that would be gained"
     return ""
 
@@ -184,7 +184,9 @@ def _layout_copy_bytes(training: TrainingGraph, marks: Iterable[Mark]) -> int:
     copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
     # a node that MXNet merges into an equal one is not counted: that one is
     return sum(
-        node.layout_copy_bytes * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None
+        node.layout_copy_bytes * copies.get(node.original, 0)
+        for _, node in training.operators()
+        if node.original is not None
     )
 
 
@@ -214,7 +216,7 @@ class Explain:
         framework = request.framework
         chosen = selection.recompute if confirmed.accepted else frozenset()
         explain = _Reasons(request, training, candidates, costs, chosen, selection.runs)
-        after = with_clones(training, chosen, selection.splits) if request.details else training
+        after = with_clones(training, chosen, selection.schedule) if request.details else training
         match_range = rewritten.match_range if confirmed.accepted else None
         seconds = selection.seconds if confirmed.accepted else 0.0
         return Plan(
@@ -249,7 +251,7 @@ def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
 
 
 def _with_layout_copies(planned: Memory, kept: int) -> Memory:
-    return replace(planned, static={**planned.static, KEPT: kept}) if kept else planned
+    return replace(planned, static={**planned.static, LAYOUT_COPIES: kept}) if kept else planned
 
 
 def _notes(request: Request, training: TrainingGraph, costs: CostModel, confirmed: Confirmed) -> Iterator[str]:
@@ -260,8 +262,8 @@ def _notes(request: Request, training: TrainingGraph, costs: CostModel, confirme
     if confirmed.accepted and request.framework.fuses:
         yield "pointwise operators stay apart, which MXNet would fuse (MXNET_USE_FUSION): bytes before are with fusion"
     if confirmed.accepted and training.gradient_rules:
-        lighter = counted(len(training.gradient_rules), "gradient")
-        yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
+        gradients = counted(len(training.gradient_rules), "gradient")
+        yield f"{gradients} computed from fewer arrays than MXNet keeps: every bit stays"
     if costs.measured == 0:
         yield "no operator was measured: seconds are estimates"
 
@@ -287,7 +289,7 @@ class _Reasons:
                 if not recomputed and entry not in readers:
                     continue
                 yield Decision(
-                    node=-1 if node.user is None else node.user,
+                    node=-1 if node.original is None else node.original,
                     name=node.name,
                     op=node.op,
                     output=index,
@@ -303,10 +305,12 @@ class _Reasons:
         node = self.training.nodes[entry.node]
         sources = dict.fromkeys(self.training.nodes[source.node].name for source in node.inputs)
         read = len(self.training.backward_readers.get(entry, ()))
-        purpose = f"read by {read} gradient{'s' if read > 1 else ''}" if read else "needed to recompute another map"
+        purpose = (
+            f"read by {read} gradient{'s' if read > 1 else ''}" if read else "needed to recompute another feature map"
+        )
         times = self.runs[entry.node]
         often = "" if times == 1 else f" {times} times"
-        return f"{purpose}; computed again{often} from {', '.join(sources)}"
+        return f"{purpose}; recomputed{often} from {', '.join(sources)}"
 
     def stash_reason(self, entry: Entry) -> str:
         if entry.node in self.candidates.refused:

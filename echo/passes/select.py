@@ -10,7 +10,7 @@ from echo.errors import BudgetError, OptionError
 from echo.estimators.cost_model import CostModel
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.inplace import moved, shape_only_hazard
-from echo.estimators.storage_planner import Choice, blocks
+from echo.estimators.storage_planner import RecomputeMask, blocks
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule, with_clones
@@ -38,7 +38,7 @@ _HEAVY_EFFORT = 8
 
 @dataclass(frozen=True)
 class Selection:
-    """``recompute``: the entries that gradients read from clones; ``splits``: the backward nodes where clones begin.
+    """``recompute``: the entries that gradients read from clones; ``schedule``: the backward nodes where clones begin.
 
     ``runs`` says how often each node is recomputed. ``planned_bytes`` is what MXNet's planner will need under
     ``match_range``, ``seconds`` the time of recomputation in a step. ``warm_start`` makes the next search on a
@@ -46,7 +46,7 @@ class Selection:
     """
 
     recompute: frozenset[Entry]
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
     runs: Mapping[int, int]
     match_range: int
     planned_bytes: int
@@ -104,7 +104,7 @@ def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> S
         effort=_HEAVY_EFFORT * problem.effort,
     )
     found, without = _solve(request, problem), _selection(problem, light)
-    is_deeper = problem.is_deeper(problem.value(found.splits), problem.value(light))
+    is_deeper = problem.is_deeper(problem.value(found.schedule), problem.value(light))
     return found if is_deeper else without
 
 
@@ -121,7 +121,7 @@ def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Sel
         return _solve(request, problem)
 
     nothing = _selection(heavy, {})  # it keeps a bound on time that the others may not keep
-    known = [*(_selection(heavy, splits) for splits in request.known.of(heavy)), nothing]
+    known = [*(_selection(heavy, schedule) for schedule in request.known.of(heavy)), nothing]
     if request.known_only:
         best = fastest(heavy, known)
         if best.planned_bytes > limit:
@@ -132,7 +132,7 @@ def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Sel
 
     def search_least(deadline: Deadline) -> BudgetError:
         best = fastest(heavy, [attempt.least(solve, deadline), *known])
-        request.known.add(heavy.training, best.splits)
+        request.known.add(heavy.training, best.schedule)
         return _unreachable(request, heavy.training, best, limit)
 
     if attempt.keeps:
@@ -194,7 +194,7 @@ def _tries_all(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ..
 
 
 def _solve(request: Request, problem: Problem) -> Selection:
-    """The policy's choice, without nodes that would keep operators from working in place as in the user's graph."""
+    """The policy's choice, without nodes that would keep operators from working in place as in the original graph."""
     for _ in range(_MOST_ROUNDS):
         selection = _choose(request, problem)
         refused = _moved(request, problem, selection)
@@ -217,7 +217,7 @@ def _offering(problem: Problem, candidates: Mapping[int, tuple[Entry, ...]]) -> 
 def _moved(request: Request, problem: Problem, selection: Selection) -> frozenset[int]:
     if not request.framework.hook:
         return frozenset()
-    refused = moved(problem.training, request.framework.device, selection.recompute, selection.splits)
+    refused = moved(problem.training, request.framework.device, selection.recompute, selection.schedule)
     must_recompute = sorted(refused & {entry.node for entry in problem.must_recompute})
     if must_recompute:
         node = problem.training.nodes[must_recompute[0]]
@@ -229,18 +229,18 @@ def _moved(request: Request, problem: Problem, selection: Selection) -> frozense
 
 
 def _choose(request: Request, problem: Problem) -> Selection:
-    splits, in_time = run_with_deadline(policy_of(request.options.policy), problem)
+    schedule, in_time = run_with_deadline(policy_of(request.options.policy), problem)
     if not in_time:
         request.note_late()
-    return _selection(problem, splits)
+    return _selection(problem, schedule)
 
 
-def _selection(problem: Problem, splits: RecomputeSchedule) -> Selection:
-    choice, value = problem.choice(list(splits)), problem.value(splits)
-    executed = problem.evaluator.executed(choice, splits)
+def _selection(problem: Problem, schedule: RecomputeSchedule) -> Selection:
+    choice, value = problem.choice(list(schedule)), problem.value(schedule)
+    executed = problem.evaluator.executed(choice, schedule)
     return Selection(
         recompute=_entries(problem, choice),
-        splits=splits,
+        schedule=schedule,
         runs={int(number): int(executed[number]) for number in executed.nonzero()[0]},
         match_range=problem.all_ranges[value.best],
         planned_bytes=value.bytes,
@@ -250,21 +250,21 @@ def _selection(problem: Problem, splits: RecomputeSchedule) -> Selection:
 
 def _with_warm_start(request: Request, problem: Problem, selection: Selection) -> Selection:
     chosen = {entry.node for entry in selection.recompute if entry.node in selection.runs}
-    warm_start = WarmStart.of(problem.training, problem.candidates, chosen, selection.splits)
+    warm_start = WarmStart.of(problem.training, problem.candidates, chosen, selection.schedule)
     heavy = any(spec(problem.training.nodes[node].op).cost.heavy for node in problem.candidates)
     step, is_bound = problem.costs.step_seconds, problem.max_seconds is not None
     ratio = request.original_seconds(problem.costs) / step if step and is_bound else 1.0
     return replace(selection, warm_start=replace(warm_start, heavy=heavy, step_ratio=ratio))
 
 
-def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
+def _entries(problem: Problem, choice: RecomputeMask) -> frozenset[Entry]:
     offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.must_recompute
     return frozenset(entry for entry in offered if choice[problem.training.entry_id(entry)])
 
 
 def _unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> BudgetError:
     static = sum(request.static.values())
-    planned = with_clones(training, best.recompute, best.splits)
+    planned = with_clones(training, best.recompute, best.schedule)
     storage = blocks(planned)
     peak = footprint(planned, storage, request.static).peak_node
     largest = [f"{name} {size_text(size)}" for name, size in held_at_peak(planned, storage, peak)]

@@ -13,9 +13,9 @@ from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import Candidates, EstimateCost
 from echo.passes.fuse import CountWorkspaces, Workspaces
-from echo.passes.pass_manager import run, trace
+from echo.passes.pass_manager import run, stage_dump
 from echo.passes.patterns import MASKS
-from echo.passes.patterns.apply import Fused, MatchSite, near_miss
+from echo.passes.patterns.apply import Fused, MatchSite, missed_fusion
 from echo.passes.request import Request, Slow
 from echo.passes.rewrite import memory
 from echo.passes.rules import RULES
@@ -36,12 +36,12 @@ class Analysis(NamedTuple):
     costs: CostModel
 
 
-class Planned(NamedTuple):
-    """The plan, the graph to bind (the user's own if nothing is gained), and the warm start for equal models.
+class PlanResult(NamedTuple):
+    """What planning a graph gives: the plan, the graph to bind, and the warm start for equal models.
 
-    ``base`` is the user's graph with the plan's fused operators, without its marks. ``timed``: seconds are measured.
-    Without the search, planning took ``other_seconds``. ``splits`` is the schedule, empty where the user's own graph
-    stays. ``analysis`` is there until the plan is finished.
+    The graph is the original one if nothing is gained; ``base`` is that with the plan's fused operators, without marks.
+    ``timed``: seconds are measured. Without the search, planning took ``other_seconds``. ``schedule`` is the schedule,
+    empty if nothing is recomputed. ``analysis`` is there until the plan is finished.
     """
 
     plan: Plan
@@ -50,7 +50,7 @@ class Planned(NamedTuple):
     warm_start: WarmStart | None
     timed: bool = False
     other_seconds: float = 0.0
-    splits: RecomputeSchedule = {}  # noqa: RUF012 - nothing writes to it
+    schedule: RecomputeSchedule = {}  # noqa: RUF012 - nothing writes to it
     analysis: Analysis | None = None
 
 
@@ -62,12 +62,12 @@ _ROUNDED = 1 + 1e-9  # times a bound that a time keeps
 class Variant:
     """One graph for the user's model, with its plan; exactly one of ``planned`` and ``missed`` is there.
 
-    ``stock`` is the memory of the original graph, None where nothing is fused: then the plan has it.
+    ``before`` is the memory of the original graph, None where nothing is fused: then the plan has it.
     """
 
     fused: Fused
-    stock: Memory | None
-    planned: Planned | None
+    before: Memory | None
+    planned: PlanResult | None
     missed: BudgetError | None = None
 
     @property
@@ -85,13 +85,13 @@ class Variant:
     @property
     def is_larger(self) -> bool:
         """Whether the plan needs more bytes than the original graph."""
-        return self.planned is not None and self.stock is not None and self._total > self.stock.total
+        return self.planned is not None and self.before is not None and self._total > self.before.total
 
     @property
     def _total(self) -> int:
         """All bytes that the plan's graph holds, without workspaces as small as those of MXNet's own operators."""
-        after, stock = self.plan.after, self.stock
-        tiny = stock is not None and stock.planned + self.fused.hidden < RULES.tiny
+        after, before = self.plan.after, self.before
+        tiny = before is not None and before.planned + self.fused.hidden < RULES.tiny
         return after.total - (min(after.workspaces, RULES.tiny) if tiny else 0)
 
     def why_slower(self, request: Request) -> str:
@@ -101,12 +101,12 @@ class Variant:
         bytes. Whoever asks for a budget or for memory first, or has no bound, gets the graph whatever it takes.
         """
         options, bound = request.options, request.options.overhead_bound
-        if (options.asks_for_memory and options.max_time is None) or self.stock is None or not self.is_timed:
+        if (options.asks_for_memory and options.max_time is None) or self.before is None or not self.is_timed:
             return ""
         part = self.time(request)
         if part is None:
             return ""
-        saved = 1 - self._total / max(1, self.stock.total)
+        saved = 1 - self._total / max(1, self.before.total)
         limit = 1 + (bound or 0.0) if saved >= RULES.gain else 1.0
         if options.max_time is not None:
             limit = _ROUNDED * options.max_time
@@ -116,7 +116,7 @@ class Variant:
         """The predicted time of a step as a multiple of the original one, None where it is not known."""
         if self.planned is None or not self.is_timed:
             return None
-        original = self.plan.step_seconds if self.stock is None else request.stock_seconds()
+        original = self.plan.step_seconds if self.before is None else request.stock_seconds()
         return self.seconds / original if original else None
 
     def is_over_time(self, request: Request) -> bool:
@@ -176,11 +176,11 @@ class Variant:
 
     def is_enough(self, request: Request) -> bool:
         """Whether no other graph has to be planned: this one keeps the budget, or needs little enough."""
-        if self.planned is None or self.stock is None:
+        if self.planned is None or self.before is None:
             return False
         after = self.plan.after
         others = after.total - after.workspaces - (1 - RULES.other) * after.chosen
-        few = after.chosen <= RULES.enough * self.stock.planned and self._total <= RULES.slack * others
+        few = after.chosen <= RULES.enough * self.before.planned and self._total <= RULES.slack * others
         return request.options.memory_budget is not None or few
 
     def bytes(self, hidden: int) -> int:
@@ -200,20 +200,18 @@ class Variant:
         """Whether its operators were measured."""
         return self.planned is not None and self.planned.timed
 
-    def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Variant:
+    def _with_rejected(self, fused: Fused, reason: str, original: Graph) -> Variant:
         """This variant, with those operators of another one as near-misses which it does not have."""
         left = [site for site in fused.match_sites if site not in self.fused.match_sites]
-        missed = (near_miss(user, site, reason) for site in left)
+        missed = (missed_fusion(original, site, reason) for site in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
-    def near_misses(self, user: Graph, slower: str = "") -> dict[MatchSite, MissedFusion]:
-        """Its fused operators as near-misses, because together they are ``slower`` or need more memory than the user's
-        own graph.
-        """
-        assert self.stock is not None
-        larger = f"needs {self._total:,} bytes, the user's own graph {self.stock.total:,}"
+    def near_misses(self, original: Graph, slower: str = "") -> dict[MatchSite, MissedFusion]:
+        """Its fused operators as near-misses: together they are ``slower`` or larger than the original graph."""
+        assert self.before is not None
+        larger = f"needs {self._total:,} bytes, the original graph {self.before.total:,}"
         reason = f"the graph with all fused operators {slower or larger}"
-        return {site: near_miss(user, site, reason) for site in self.fused.match_sites}
+        return {site: missed_fusion(original, site, reason) for site in self.fused.match_sites}
 
     def warmed(self, request: Request) -> Request | None:
         """Returns the request by which a refined graph is planned from the choice of this plan, in the time left.
@@ -227,22 +225,22 @@ class Variant:
             return None
         return replace(request, warm_start=replace(planned.warm_start, is_known=True), deadline=deadline.rest())
 
-    def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Variant:
+    def without_refinement(self, fused: Fused, missed: BudgetError | None = None) -> Variant:
         """This variant, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
         least = _least(self.missed, missed) if self.missed else None
         return replace(self, fused=fused, missed=least)
 
-    def result(self, request: Request) -> Planned:
-        """The plan as one of the user's graph, with all remarks on it.
+    def result(self, request: Request) -> PlanResult:
+        """The plan as one of the original graph, with all remarks on it.
 
         Raises:
             BudgetError: there is none.
         """
-        seconds = request.stock_seconds() if self.stock is not None and self.is_timed else None
-        plan = _explained(self.plan, self.fused, self.stock, seconds)
+        seconds = request.stock_seconds() if self.before is not None and self.is_timed else None
+        plan = _explained(self.plan, self.fused, self.before, seconds)
         plan = replace(plan, notes=(*plan.notes, *request.notes))
-        if (tracing := trace()) is not None:
-            tracing.note("plan", "\n".join([plan.summary(), *plan.remarks]))
+        if (dump := stage_dump()) is not None:
+            dump.note("plan", "\n".join([plan.summary(), *plan.remarks]))
         assert self.planned is not None
         return self.planned._replace(plan=plan, analysis=None)
 
@@ -282,10 +280,10 @@ class Refinement(Protocol):
     def run(self, request: Request, fused: Fused) -> Proposal: ...
 
 
-def choose(variants: Sequence[Variant], user: Graph) -> Variant:
+def choose(variants: Sequence[Variant], original: Graph) -> Variant:
     """The first variant that is worth its bytes (`_why_rejected`); the first ones have the most fused operators.
 
-    Fused operators that are left are near-misses of it, at nodes of the ``user``'s graph. Where none has a plan, the
+    Fused operators that are left are near-misses of it, at nodes of the ``original`` graph. If none has a plan, the
     first variant, with the error of the one that misses the budget by the least.
     """
     planned = [variant for variant in variants if variant.planned is not None]
@@ -296,10 +294,10 @@ def choose(variants: Sequence[Variant], user: Graph) -> Variant:
     least = min(planned, key=lambda variant: (variant.bytes(hidden), variant.seconds if timed else 0.0))
     reasons = ["" if variant is least else _why_rejected(variant, least, hidden, timed) for variant in planned]
     chosen = planned[reasons.index("")]
-    if (tracing := trace()) is not None:
+    if (dump := stage_dump()) is not None:
         texts = (_verdict(variant, variant is chosen, reason) for variant, reason in zip(planned, reasons))
-        tracing.note("chosen", "\n".join(texts))
-    return chosen._with_rejected(planned[0].fused, reasons[0], user) if reasons[0] else chosen
+        dump.note("chosen", "\n".join(texts))
+    return chosen._with_rejected(planned[0].fused, reasons[0], original) if reasons[0] else chosen
 
 
 def _why_rejected(variant: Variant, least: Variant, hidden: int, timed: bool) -> str:
@@ -329,34 +327,34 @@ def _verdict(variant: Variant, is_chosen: bool, reason: str) -> str:
     return f"{'taken' if is_chosen else 'rejected'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
 
 
-def inside(request: Request, fused: Fused, stock: Memory) -> Request:
-    """The request for the graph with fused operators; ``stock`` is the memory of the user's own.
+def inside(request: Request, fused: Fused, before: Memory) -> Request:
+    """The request for the graph with fused operators; ``before`` is the memory of the user's own.
 
     A budget that is a fraction means a fraction of what the original graph holds.
 
     Raises:
-        GraphError: MXNet finds other arguments in it than in the user's graph, or in another order.
+        GraphError: MXNet finds other arguments in it than in the original graph, or in another order.
     """
     options, framework = request.options, request.framework.on(fused.graph)
     expected, got = list(request.framework.argument_names()), list(framework.argument_names())
     if got != expected or len(fused.graph.heads) != len(request.graph.heads):
         raise GraphError(f"fused operators would change the arguments: expected {expected}, got {got}")
     if options.memory_budget is not None:
-        options = replace(options, memory_budget=budget_bytes(options.memory_budget, stock.total))
+        options = replace(options, memory_budget=budget_bytes(options.memory_budget, before.total))
     request = replace(request, graph=fused.graph, framework=framework, options=options, fused=True)
     drawn: Workspaces = run((CountWorkspaces(),), [request], request.progress)[Workspaces]
     return replace(request, workspaces=drawn.bytes)
 
 
-def stock_memory(request: Request, fused: Fused) -> Memory:
+def memory_before(request: Request, fused: Fused) -> Memory:
     """The memory of the original graph, with the bytes that its operators hold beyond planned memory."""
     framework = request.framework
     if request.details:
         training = framework.differentiate()
-        stock = memory(request, training, training.planned_bytes)
+        before = memory(request, training, training.planned_bytes)
     else:
-        stock = Memory(framework.stock_bytes(), 0, request.static, {}, {})
-    return replace(stock, static={**stock.static, HIDDEN: fused.hidden}) if fused.hidden else stock
+        before = Memory(framework.original_bytes(), 0, request.static, {}, {})
+    return replace(before, static={**before.static, HIDDEN: fused.hidden}) if fused.hidden else before
 
 
 def stock_seconds(request: Request) -> float | None:
@@ -367,18 +365,18 @@ def stock_seconds(request: Request) -> float | None:
     """
     if not request.details and request.warm_start is not None:
         return None
-    with request.fallback_scope("a look at the time of the user's own graph"):
+    with request.fallback_scope("a look at the time of the original graph"):
         costs = EstimateCost().run(request, request.framework.differentiate())
         return costs.step_seconds if costs.is_timed else None
     return None
 
 
-def _explained(plan: Plan, fused: Fused, stock: Memory | None, seconds: float | None) -> Plan:
-    """A plan of a graph with fused operators, as one of the user's graph; ``stock`` is None where none is fused."""
-    plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, stock is not None)))
-    if stock is None:
+def _explained(plan: Plan, fused: Fused, before: Memory | None, seconds: float | None) -> Plan:
+    """A plan of a graph with fused operators, as one of the original graph; ``before`` is None where none is fused."""
+    plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, before is not None)))
+    if before is None:
         return plan
-    return replace(plan, before=stock, applied="hook", fused=fused.match_sites, stock_seconds=seconds)
+    return replace(plan, before=before, applied="hook", fused=fused.match_sites, stock_seconds=seconds)
 
 
 def _notes(fused: Fused, applied: bool) -> Iterator[Note]:

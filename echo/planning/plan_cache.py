@@ -172,8 +172,8 @@ def save(key: str, found: PlannedGraph) -> None:
         columns[name] = [texts.setdefault(text, len(texts)) for text in columns[name]]
     columns[_TEXTS] = list(texts)
     stored = {**replace(plan, decisions=()).to_json(), "decisions": columns}
-    base_names = None if names.base == names.user else names.base
-    keep(key, _purpose(key), {"plan": stored, "chunks": found.chunks, "names": [names.user, base_names]})
+    base_names = None if names.base == names.original else names.base
+    keep(key, _purpose(key), {"plan": stored, "chunks": found.chunks, "names": [names.original, base_names]})
 
 
 def _purpose(key: str) -> str:
@@ -219,8 +219,8 @@ def _chunks(value: Any) -> tuple[int, ...] | None:
 
 
 def _names(value: Any) -> Names:
-    user, base = value
-    for names in (user, base or []):
+    original, base = value
+    for names in (original, base or []):
         if not isinstance(names, list) or not {str}.issuperset(map(type, names)):
             raise ValueError("names: not a list of texts")
-    return Names(tuple(user), tuple(user if base is None else base))
+    return Names(tuple(original), tuple(original if base is None else base))

@@ -14,9 +14,9 @@ from typing import Callable, ContextManager, Iterator, NamedTuple, Protocol
 from echo import pipeline
 from echo.errors import REPORT, BudgetError, GraphError, UnsupportedError, one_line
 from echo.ir.graph import Graph
-from echo.passes.pass_manager import trace
+from echo.passes.pass_manager import stage_dump
 from echo.passes.request import Framework, Request
-from echo.passes.variant import Planned
+from echo.passes.variant import PlanResult
 from echo.planning import plan_cache
 from echo.planning.plan_cache import key_of
 from echo.planning.reuse import Names, PlannedGraph, SpareTime, fitting, follow, warm_start_of
@@ -208,7 +208,7 @@ class Planner:
     def _loaded_or_searched(
         self, key: str, request: Request, framework: PlanningFramework, leader: Leader | None
     ) -> PlannedGraph | BudgetError:
-        stored = None if trace() is not None else plan_cache.load(key, request.graph, framework)
+        stored = None if stage_dump() is not None else plan_cache.load(key, request.graph, framework)
         if stored is not None and not stored.plan.is_late:
             return stored
         budget = request.options.memory_budget is not None
@@ -242,7 +242,7 @@ class Planner:
             self._known[fingerprint] = plan_cache.load_known(fingerprint)
         return self._known[fingerprint]
 
-    def _search(self, request: Request, stored: PlannedGraph | None, framework: PlanningFramework) -> Planned:
+    def _search(self, request: Request, stored: PlannedGraph | None, framework: PlanningFramework) -> PlanResult:
         """Searches for a plan. The warm start is the plan that a search stopped at, or a plan of the same model."""
         family, fingerprint = (request.framework.family, request.options.key), request.framework.key.fingerprint
         first = self._firsts.get(family)
@@ -302,7 +302,7 @@ def _cost(plan: Plan) -> tuple[int, float]:
     return plan.after.chosen, plan.overhead_seconds
 
 
-def _planned(request: Request, warm_start: WarmStart | None) -> Planned:
+def _planned(request: Request, warm_start: WarmStart | None) -> PlanResult:
     try:
         with progress() as show:
             return pipeline.plan(replace(request, progress=show, warm_start=warm_start))

@@ -19,7 +19,7 @@ from echo.passes.pass_manager import run
 from echo.passes.patterns.apply import fused_at, fused_for_shapes
 from echo.passes.request import Framework, Request
 from echo.passes.rewrite import Confirm, Rewritten
-from echo.plans.decisions import HIDDEN, KEPT, Decision, Memory, Note, outputs_of, splits_of
+from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, Decision, Memory, Note, outputs_of, splits_of
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.policies.problem import WarmStart
@@ -36,14 +36,14 @@ _WORD = re.compile(r"[^\s,;:'\"()]+")
 class Names:
     """The names of all nodes of the original graph, and of its base, which has the plan's fused operators."""
 
-    user: tuple[str, ...]
+    original: tuple[str, ...]
     base: tuple[str, ...]
 
     @staticmethod
     def of(graph: Graph, base: Graph) -> Names:
         """Returns the names in these two graphs."""
-        user = tuple([node.name for node in graph.nodes])
-        return Names(user, user if base is graph else tuple([node.name for node in base.nodes]))
+        original = tuple([node.name for node in graph.nodes])
+        return Names(original, original if base is graph else tuple([node.name for node in base.nodes]))
 
 
 def renamed(plan: Plan, old: Names, new: Names, ops: Sequence[str]) -> Plan | None:
@@ -61,9 +61,9 @@ def renamed(plan: Plan, old: Names, new: Names, ops: Sequence[str]) -> Plan | No
     """
     if old == new:
         return plan
-    if len(old.user) != len(new.user) or len(old.base) != len(new.base):
+    if len(old.original) != len(new.original) or len(old.base) != len(new.base):
         return None
-    pairs = dict.fromkeys((*zip(old.user, new.user), *zip(old.base, new.base)))
+    pairs = dict.fromkeys((*zip(old.original, new.original), *zip(old.base, new.base)))
     words = _mapping(pairs)
     layers = _mapping((layer_named(before), layer_named(after)) for before, after in pairs)
     changed = {} if words is None else {before: after for before, after in words.items() if before != after}
@@ -129,7 +129,7 @@ class PlannedGraph(NamedTuple):
         Raises:
             GraphError: a fused operator or a mark does not fit the graph.
         """
-        if self.names.user == tuple([node.name for node in graph.nodes]):
+        if self.names.original == tuple([node.name for node in graph.nodes]):
             return self
         base = fused_base(self.plan, graph, framework)
         names = Names.of(graph, base)
@@ -138,7 +138,7 @@ class PlannedGraph(NamedTuple):
 
 
 def fused_base(plan: Plan, graph: Graph, framework: Framework) -> Graph:
-    """The user's graph with the fused operators of a plan, which may come from anywhere.
+    """The original graph with the fused operators of a plan, which may come from anywhere.
 
     Raises:
         GraphError: the fused operators do not fit the graph, or cannot run here.
@@ -182,13 +182,13 @@ def _differences(plan: Plan, framework: Framework) -> Iterator[str]:
         yield f"applied by: expected {plan.applied}, got {way}"
 
 
-def _confirmed(plan: Plan, user: Graph, framework: Framework) -> tuple[Graph, Graph]:
+def _confirmed(plan: Plan, original: Graph, framework: Framework) -> tuple[Graph, Graph]:
     if plan.changes_nothing:
-        return user, user
+        return original, original
     default_range = framework.match_range
     match_range = default_range if plan.match_range is None else plan.match_range
     try:
-        graph = fused_base(plan, user, framework)
+        graph = fused_base(plan, original, framework)
         marked = with_marks(graph, plan, framework)
         framework = framework.on(graph)
         check_marks(graph, plan, framework)
@@ -214,13 +214,13 @@ def warm_start_of(base: Graph, plan: Plan, options: Options, framework: Framewor
     request = Request(base, options, framework)
     values = run((Differentiate(), FindCandidates()), [request], request.progress)
     training, candidates = values[TrainingGraph], values[Candidates]
-    number_of = {node.user: number for number, node in training.operators() if node.forward}
+    number_of = {node.original: number for number, node in training.operators() if node.forward}
     backward = [number for number, node in training.operators() if not node.forward]
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
     offered = {**candidates.light, **candidates.heavy}
     # a copy that is read by the whole backward pass begins at its first node
-    splits = {number: tuple(backward[at] for at in splits_of(mark) or (0,)) for number, mark in again.items()}
-    return WarmStart.of(training, offered, again.keys(), splits)
+    schedule = {number: tuple(backward[at] for at in splits_of(mark) or (0,)) for number, mark in again.items()}
+    return WarmStart.of(training, offered, again.keys(), schedule)
 
 
 # The plan of a model for other shapes than its own: the same marks, checked again, without a search.
@@ -231,7 +231,7 @@ def warm_start_of(base: Graph, plan: Plan, options: Options, framework: Framewor
 # this takes of a training.
 
 _SHARE = 0.05  # of the seconds of training: with all bookkeeping, steps take well below a tenth longer
-NOTE = Note("the plan of the model's first shapes, which holds for these: only bytes were computed again")
+NOTE = Note("the plan of the model's first shapes, which holds for these: only bytes were recalculated")
 
 
 class SpareTime:
@@ -295,9 +295,9 @@ def follow(model: PlannedGraph, graph: Graph, framework: Framework, options: Opt
     if not confirmed.accepted:
         raise GraphError(confirmed.reason)
     request = replace(request, workspaces=CountWorkspaces().run(request).bytes if plan.fused else 0)
-    kept = {KEPT: confirmed.layout_copy_bytes} if confirmed.layout_copy_bytes else {}
+    kept = {LAYOUT_COPIES: confirmed.layout_copy_bytes} if confirmed.layout_copy_bytes else {}
     after = Memory(confirmed.planned_bytes, 0, {**request.static, **kept}, {}, {})
-    before = Memory(framework.stock_bytes(), 0, _without_workspaces(request, hidden), {}, {})
+    before = Memory(framework.original_bytes(), 0, _without_workspaces(request, hidden), {}, {})
     if after.total > before.total:
         raise GraphError(f"it would need {after.total:,} bytes, the original graph needs {before.total:,}")
     result = _resized(plan, training, before, after, framework)
@@ -312,9 +312,9 @@ def _without_workspaces(request: Request, hidden: int) -> dict[str, int]:
 def _resized(plan: Plan, training: TrainingGraph, before: Memory, after: Memory, framework: Framework) -> Plan:
     """The plan with the bytes of other shapes, and with seconds in proportion to the bytes of the original graph."""
     sizes = {
-        (node.user, output): array_type.bytes
+        (node.original, output): array_type.bytes
         for _, node in training.operators()
-        if node.user is not None
+        if node.original is not None
         for output, array_type in enumerate(node.outputs)
     }
     factor = before.planned / max(1, plan.before.planned)

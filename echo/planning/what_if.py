@@ -10,7 +10,7 @@ import numpy as np
 
 from echo.estimators.cost_model import CostModel
 from echo.estimators.inplace import with_layout_copies
-from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
+from echo.estimators.storage_planner import Evaluation, Evaluator, RecomputeMask
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.schedule import RecomputeSchedule
@@ -77,7 +77,7 @@ class WhatIf:
     @cached_property
     def _training(self) -> TrainingGraph:
         training = self.request.framework.differentiate()
-        present = {node.user for _, node in training.operators()}  # without nodes that MXNet merged into equal ones
+        present = {node.original for _, node in training.operators()}  # without nodes that MXNet merged into equal ones
         marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
         rules = {mark.node: GradientRule.parse(mark.attrs[GRADIENT_ATTRIBUTE]) for mark in marks}
         if rules:
@@ -87,7 +87,7 @@ class WhatIf:
     @cached_property
     def _number_of(self) -> dict[int, int]:
         operators = self._training.operators()
-        return {node.user: number for number, node in operators if node.forward and node.user is not None}
+        return {node.original: number for number, node in operators if node.forward and node.original is not None}
 
     @cached_property
     def _candidates(self) -> Candidates:
@@ -99,7 +99,7 @@ class WhatIf:
         return self.request.framework.evaluator(self._training, costs.seconds)[0]
 
     @cached_property
-    def _choice(self) -> Choice:
+    def _choice(self) -> RecomputeMask:
         """The choice of the plan, as the evaluator takes it."""
         choice = np.zeros(self._evaluator.entries, np.uint8)
         for mark in self.plan.marks:
@@ -109,7 +109,7 @@ class WhatIf:
         return choice
 
     @cached_property
-    def _splits(self) -> RecomputeSchedule:
+    def _schedule(self) -> RecomputeSchedule:
         """The backward nodes at which copies of marked nodes begin, where one copy does not serve all readers."""
         backward = [number for number, node in self._training.operators() if not node.forward]
         return {
@@ -122,6 +122,6 @@ class WhatIf:
     def _unchanged(self) -> Evaluation:
         return self._evaluate(self._choice)
 
-    def _evaluate(self, choice: Choice) -> Evaluation:
+    def _evaluate(self, choice: RecomputeMask) -> Evaluation:
         match_range = self.request.framework.match_range if self.plan.match_range is None else self.plan.match_range
-        return self._evaluator.evaluate(choice, (match_range,), None, self._splits)
+        return self._evaluator.evaluate(choice, (match_range,), None, self._schedule)

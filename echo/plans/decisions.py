@@ -16,7 +16,7 @@ from echo.system.files import shortened
 # The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes.
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
-KEPT = "plain copies of maps"  # of recomputed operators, alongside their arrays (`echo.estimators.inplace`)
+LAYOUT_COPIES = "plain copies of maps"  # of recomputed operators, alongside their arrays (`echo.estimators.inplace`)
 WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.footprint`)
 STASH, RECOMPUTE = "stash", "recompute"
 _MOST_REASONS = 3
@@ -85,9 +85,9 @@ class MissedFusion:
 def near_misses(missed: Iterable[MissedFusion]) -> list[list[MissedFusion]]:
     """The near-misses that the user is told of, those with one reason together: of the three most frequent reasons."""
     groups: dict[str, list[MissedFusion]] = defaultdict(list)
-    for near_miss in missed:
-        if not near_miss.quiet:
-            groups[near_miss.reason].append(near_miss)
+    for missed_fusion in missed:
+        if not missed_fusion.quiet:
+            groups[missed_fusion.reason].append(missed_fusion)
     return sorted(groups.values(), key=len, reverse=True)[:_MOST_REASONS]
 
 
@@ -106,14 +106,14 @@ class Memory:
     layers: Mapping[str, int]
 
     @property
-    def kept(self) -> int:
-        """The bytes that recomputed operators keep alongside planned memory (`KEPT`)."""
-        return self.static.get(KEPT, 0)
+    def layout_copies(self) -> int:
+        """The bytes that recomputed operators keep alongside planned memory (`LAYOUT_COPIES`)."""
+        return self.static.get(LAYOUT_COPIES, 0)
 
     @property
     def chosen(self) -> int:
         """The bytes that depend on the plan: planned memory, and what operators keep alongside it."""
-        return self.planned + self.kept
+        return self.planned + self.layout_copies
 
     @property
     def workspaces(self) -> int:
@@ -172,7 +172,7 @@ def read_mark(value: Any) -> Mark:
     return Mark(node, op, attrs)
 
 
-def read_place(value: Any) -> tuple[str, int]:
+def read_match_site(value: Any) -> tuple[str, int]:
     pattern, node = value
     if not isinstance(pattern, str) or type(node) is not int:
         raise GraphError(f"fused: expected the name of a pattern and the number of a node, got {value!r}")
@@ -245,34 +245,34 @@ def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
     return ",".join(map(str, sorted(outputs))) + suffix
 
 
-def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
+def marked(original: Graph, rewritten: Graph) -> dict[int, str]:
     """The nodes that a plan recomputes, with the attribute that says so; not those that the user marked himself."""
     return {
         number: name
-        for number, (before, after) in enumerate(zip(user.nodes, rewritten.nodes))
+        for number, (before, after) in enumerate(zip(original.nodes, rewritten.nodes))
         for name in (PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE)
         if name in after.attrs and name not in before.attrs
     }
 
 
-def implements(graph: Graph) -> bool:
+def has_gradient_rules(graph: Graph) -> bool:
     """Whether a rewritten graph computes gradients by rules of echo's."""
     return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
 
 
-def unmarked(user: Graph, rewritten: Graph) -> Graph:
+def unmarked(original: Graph, rewritten: Graph) -> Graph:
     """A rewritten graph that came back from MXNet, without the marks of the plan."""
-    user_attributes = set().union(*(node.attrs for node in user.nodes))
-    return rewritten.without_attrs(*set(OF_PLANS) - user_attributes)
+    original_attributes = set().union(*(node.attrs for node in original.nodes))
+    return rewritten.without_attrs(*set(OF_PLANS) - original_attributes)
 
 
-def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
+def marks_of(original: Graph, rewritten: Graph) -> tuple[Mark, ...]:
     """The attributes of plans that a rewritten graph adds to the user's; `echo.passes.check_marks` applies them."""
     added = (
         {name: after.attrs[name] for name in OF_PLANS if name in after.attrs and name not in before.attrs}
-        for before, after in zip(user.nodes, rewritten.nodes)
+        for before, after in zip(original.nodes, rewritten.nodes)
     )
-    return tuple(Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs)
+    return tuple(Mark(number, original.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs)
 
 
 def outputs_of(mark: Mark) -> tuple[int, ...]:

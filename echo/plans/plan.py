@@ -15,7 +15,7 @@ from echo.ir.training_graph import StorageStrategy
 from echo.plans import decisions
 from echo.plans.decisions import (
     HIDDEN,
-    KEPT,
+    LAYOUT_COPIES,
     RECOMPUTE,
     STASH,
     WORKSPACES,
@@ -76,7 +76,7 @@ class Plan:
     fused operators, if nothing were recomputed, ``overhead_seconds`` what recomputation adds, and ``stock_seconds`` the
     predicted time of a step of the original graph, None where that was not looked at (another bucket of a model, in
     transparent mode). ``recomputed_nodes`` counts the operators that are recomputed, each as often as it is.
-    ``applied`` is "hook" (the native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as
+    ``applied`` is "hook" (the native gradient pass), "mirror" (MXNet's own attributes) or "none" (the original graph as
     it is). ``key`` is the key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused
     operators take, each with the node of the user at which it is found; decisions and marks are about the graph with
     these operators. Places such as ("batched_products:10", node) are layouts of products
@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The texts for the user: why the user's graph stays as it is, what failed, the notes, and near-misses."""
+        """The texts for the user: why the original graph stays as it is, what failed, the notes, and near-misses."""
         near = (
             f"not fused ({len(same)} x, as {same[0].name!r}): {same[0].reason}" for same in near_misses(self.missed)
         )
@@ -162,7 +162,7 @@ class Plan:
     @property
     def general_remarks(self) -> tuple[str, ...]:
         """The remarks but for those on near-misses."""
-        stays = (f"{self.reason}: the user's own graph is bound as it is",) if self.changes_nothing else ()
+        stays = (f"{self.reason}: the original graph is bound as it is",) if self.changes_nothing else ()
         rest = (note for note in self.notes if note.kind is NoteKind.REMARK)
         return (*stays, *map(str, self.failed), *map(str, rest))
 
@@ -176,15 +176,15 @@ class Plan:
         hidden = self.before.static.get(HIDDEN, 0)
         inside = f" and {size_text(hidden)} {HIDDEN}" if hidden else ""
         before += hidden
-        kinds = {KEPT: self.after.kept, WORKSPACES: self.after.workspaces}
+        kinds = {LAYOUT_COPIES: self.after.layout_copies, WORKSPACES: self.after.workspaces}
         least = min(_LEAST_SAID, before / 20)  # so that the change in per cent is that of what is told
-        beside = "".join(f" and {size_text(size)} {kind}" for kind, size in kinds.items() if size > least)
+        others = "".join(f" and {size_text(size)} {kind}" for kind, size in kinds.items() if size > least)
         after += sum(kinds.values())
         sign = "+" if after > before else "-"
         change = 100 * (after - before) / before if before else 0.0
         again = counted(len(self.recomputed), "feature map")
         return (
-            f"{size_text(before - hidden)}{inside} -> {size_text(self.after.planned)} planned{beside} "
+            f"{size_text(before - hidden)}{inside} -> {size_text(self.after.planned)} planned{others} "
             f"({sign}{abs(change):.0f} %), {self.time_text()}, {again} recomputed"
         )
 
@@ -302,7 +302,7 @@ def _read(value: Any) -> Plan:
     values["notes"] = tuple(map(decisions.read_note, values["notes"]))
     values["key"] = PlanKey.from_json(values["key"])
     values["marks"] = tuple(map(decisions.read_mark, values["marks"]))
-    values["fused"] = tuple(map(decisions.read_place, values["fused"]))
+    values["fused"] = tuple(map(decisions.read_match_site, values["fused"]))
     values["missed"] = tuple(map(decisions.read_missed, values["missed"]))
     plan = Plan(**values)
     for key in ("reason", "stock_seconds"):

@@ -58,7 +58,7 @@ def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], ind
 
 
 def _layers(before: Memory, after: Memory) -> Table:
-    table = _table("stashed maps by layer (MB)", "before", "after")
+    table = _table("stashed feature maps by layer (MB)", "before", "after")
     for name, *sizes in largest_rows([before.layers, after.layers], _MOST_LAYERS):
         table.add_row(name, *map(megabytes, sizes))
     return table
@@ -202,7 +202,9 @@ def why(
 ) -> Why | NotFused:
     """See `echo.plans.plan.Plan.why`: the answer from a plan's decisions, its near-misses and its cost."""
     nodes = {name, name.rpartition(":")[0]}
-    missed = tuple((near_miss.pattern, near_miss.reason) for near_miss in near_misses if near_miss.name in nodes)
+    missed = tuple(
+        (missed_fusion.pattern, missed_fusion.reason) for missed_fusion in near_misses if missed_fusion.name in nodes
+    )
     if missed and all(decision.name not in nodes for decision in decisions):
         return NotFused(name, missed)
     decision = _find(decisions, name)

@@ -242,7 +242,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_EXACT": ("exact", is_on, "1 keeps every bit: nothing is fused"),
     "ECHO_MAX_PLANNING": ("max_planning", _seconds, "seconds that planning one graph may take, or none"),
     "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
-    "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
+    "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the original graph too, and compares"),
     "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
     DEBUG_VARIABLE: ("", _debug, "dump=FOLDER, check, level=avx2 or portable, cublas=0, with commas between"),
     RECORD_VARIABLE: ("", str, "a CSV file for rows of time, memory and energy, with ECHO=0 or ECHO=1"),

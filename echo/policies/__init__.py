@@ -19,7 +19,7 @@ from echo.policies.sublinear import Sublinear
 
 
 @dataclass(frozen=True)
-class All:
+class RecomputeAll:
     """Recomputes all candidates; ignores the limits."""
 
     name: str = "all"
@@ -54,10 +54,10 @@ class UserPolicy:
         Raises:
             OptionError: it is no schedule of this problem; the message names the node.
         """
-        splits: Any = self.function(problem)
-        if not isinstance(splits, Mapping):
-            raise OptionError(f"policy {self.name}: expected a mapping from nodes to positions, got {splits!r}")
-        return dict(self._checked(problem, number, positions) for number, positions in splits.items())
+        schedule: Any = self.function(problem)
+        if not isinstance(schedule, Mapping):
+            raise OptionError(f"policy {self.name}: expected a mapping from nodes to positions, got {schedule!r}")
+        return dict(self._checked(problem, number, positions) for number, positions in schedule.items())
 
     def _checked(self, problem: Problem, number: Any, positions: Any) -> tuple[int, tuple[int, ...]]:
         if not isinstance(number, numbers.Integral) or number not in problem.candidates:
@@ -78,7 +78,15 @@ class UserPolicy:
         return int(number), checked
 
 
-POLICIES: tuple[Policy, ...] = (Search(), Echo(), Sublinear(), Mincut(), IntegerProgram(), All(), RecomputeNone())
+POLICIES: tuple[Policy, ...] = (
+    Search(),
+    Echo(),
+    Sublinear(),
+    Mincut(),
+    IntegerProgram(),
+    RecomputeAll(),
+    RecomputeNone(),
+)
 
 
 def policy_of(policy: str | PolicyFunction) -> Policy:

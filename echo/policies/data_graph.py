@@ -137,7 +137,7 @@ def _node(
         outputs=tuple(TensorType((size,), _UINT8) for size in sizes[number]),
         inputs=_inputs(value, number_of, sizes),
         forward=forward,
-        user=number if forward else None,
+        original=number if forward else None,
         stateful=not again,
     )
 
@@ -211,7 +211,7 @@ _SHARE_OF_START = 0.25  # of those, to improve a schedule that was found elsewhe
 class Solved(NamedTuple):
     """A schedule, its exact value, and whether heavy operators were offered."""
 
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
     value: Evaluation
     heavy: bool
 
@@ -302,8 +302,8 @@ def solve_graph(
                                 banned=banned, simulations=simulations, deadline=deadline)  # fmt: skip
 
     def solve(problem: Problem, policy: Policy = policy) -> Solved:
-        splits, _ = run_with_deadline(policy, problem)
-        return Solved(splits, problem.value(splits), problem.candidates.keys() != light.candidates.keys())
+        schedule, _ = run_with_deadline(policy, problem)
+        return Solved(schedule, problem.value(schedule), problem.candidates.keys() != light.candidates.keys())
 
     light, heavy = problem(False, deadline), problem(True, deadline)
     if max_bytes is None and max_seconds is None:

@@ -36,7 +36,7 @@ class SolvedModel(NamedTuple):
     ``bytes`` is the peak as the program counts it, None where a budget was given.
     """
 
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
     gap: float
     bytes: int | None = None
 
@@ -63,7 +63,7 @@ class IntegerProgram:
                 "echo: policy ilp: stopped after %.2g s, a better schedule may save up to %s of the objective",
                 time.monotonic() - started, "all" if solved.gap == float("inf") else f"{100 * solved.gap:.2g} %",
             )  # fmt: skip
-        return solved.splits
+        return solved.schedule
 
     def solve(self, problem: Problem) -> SolvedModel:
         """The best schedule that was found, and its gap.
@@ -95,8 +95,8 @@ class IntegerProgram:
         least = self._run(solver, end, problem, None, seconds)
         if least is None:
             return SolvedModel({}, float("inf"))
-        fastest = self._run(solver, end, problem, least.bytes, seconds, least.splits)
-        return least if fastest is None else SolvedModel(fastest.splits, max(least.gap, fastest.gap))
+        fastest = self._run(solver, end, problem, least.bytes, seconds, least.schedule)
+        return least if fastest is None else SolvedModel(fastest.schedule, max(least.gap, fastest.gap))
 
     def _run(
         self,
@@ -137,7 +137,7 @@ class IntegerProgram:
             return None
         gap = 0.0 if highs.getModelStatus() == solver.HighsModelStatus.kOptimal else float(info.mip_gap)
         values = highs.getSolution().col_value
-        return SolvedModel(model.splits_of(values), gap, model.bytes_of(values))
+        return SolvedModel(model.schedule_of(values), gap, model.bytes_of(values))
 
     def _unsolved(
         self, problem: Problem, start: RecomputeSchedule, max_bytes: int | None, max_seconds: float | None

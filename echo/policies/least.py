@@ -35,14 +35,14 @@ class Known:
 
     def to_value(self) -> dict[str, Any]:
         """Returns all schedules as a JSON value."""
-        return {key: [[[node, *positions] for node, positions in splits.items()] for splits in schedules]
+        return {key: [[[node, *positions] for node, positions in schedule.items()] for schedule in schedules]
                 for key, schedules in self._schedules.items()}  # fmt: skip
 
-    def add(self, training: TrainingGraph, splits: RecomputeSchedule) -> None:
+    def add(self, training: TrainingGraph, schedule: RecomputeSchedule) -> None:
         """Remembers a schedule."""
         schedules = self._schedules[_key(training)]
-        if splits not in schedules:
-            schedules.append(splits)
+        if schedule not in schedules:
+            schedules.append(schedule)
             del schedules[:-_MOST_SCHEDULES]
         while len(self._schedules) > _MOST_GRAPHS:
             del self._schedules[next(iter(self._schedules))]
@@ -50,7 +50,7 @@ class Known:
     def of(self, problem: Problem) -> list[RecomputeSchedule]:
         """The schedules of the problem's graph that choose among its candidates alone."""
         schedules = self._schedules.get(_key(problem.training), [])
-        return [splits for splits in schedules if all(node in problem.candidates for node in splits)]
+        return [schedule for schedule in schedules if all(node in problem.candidates for node in schedule)]
 
 
 def _key(training: TrainingGraph) -> str:

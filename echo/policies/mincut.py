@@ -36,7 +36,7 @@ class Mincut:
             return best
         if problem.max_bytes is None and problem.value(best).seconds <= (problem.max_seconds or 0.0):
             return best
-        ranked = min([best, {}], key=lambda splits: problem.rank(problem.value(splits)))
+        ranked = min([best, {}], key=lambda schedule: problem.rank(problem.value(schedule)))
         return self._bisect(problem, ranked)
 
     def _bisect(self, problem: Problem, best: RecomputeSchedule) -> RecomputeSchedule:
@@ -44,10 +44,10 @@ class Mincut:
         low, high = middle / _RANGE, middle * _RANGE
         for _ in range(_PRICES):
             price = (low * high) ** 0.5
-            splits = problem.splits(least_stash(problem, price))
-            value = problem.value(splits)
+            schedule = problem.splits(least_stash(problem, price))
+            value = problem.value(schedule)
             if problem.rank(value) < problem.rank(problem.value(best)):
-                best = splits
+                best = schedule
             if problem.max_bytes is not None:  # the aim is the highest price at which the cut still fits
                 dear = value.bytes > problem.max_bytes
             else:  # the aim is the lowest price at which the cut is fast enough
@@ -150,11 +150,11 @@ _SOURCE, _SINK = 0, 1
 def least_stash(problem: Problem, price: float) -> list[int]:
     """The candidates to recompute for the least stash, where a second of recomputation costs ``price`` bytes."""
     sizes = {entry: problem.training.type_of(entry).bytes for entry in _freed(problem.training)}
-    behind = _sink_side(problem, price, sizes, -1)
-    return [node for node in sorted(problem.candidates) if node in behind]
+    on_sink_side = _sink_side(problem, price, sizes, -1)
+    return [node for node in sorted(problem.candidates) if node in on_sink_side]
 
 
-def stash_bound(problem: Problem, after: int) -> int:
+def stash_lower_bound(problem: Problem, after: int) -> int:
     """The bytes of the least stash from which all forward entries that nodes after ``after`` read can be computed.
 
     No schedule of these candidates has less in memory there. Entries that share memory with another do not count.
@@ -162,10 +162,10 @@ def stash_bound(problem: Problem, after: int) -> int:
     nodes = problem.training.nodes
     views = {Entry(number, out) for number, node in enumerate(nodes) for _, out, same in node.inplace if same}
     sizes = {entry: problem.training.type_of(entry).bytes for entry in _freed(problem.training) - views}
-    behind = _sink_side(problem, 0.0, sizes, after)
+    on_sink_side = _sink_side(problem, 0.0, sizes, after)
     recomputable = _recomputable(problem)
     return sum(size for entry, size in sizes.items()
-               if entry in behind and not (entry in recomputable and entry.node in behind))  # fmt: skip
+               if entry in on_sink_side and not (entry in recomputable and entry.node in on_sink_side))  # fmt: skip
 
 
 def _freed(training: TrainingGraph) -> set[Entry]:
@@ -246,7 +246,7 @@ def least_bytes(problem: Problem) -> int:
     if not backward:
         return 0
     after = max(backward, key=lambda number: float(of_backward[number] + _STASHED * of_forward[number]))
-    return int(of_backward[after]) + stash_bound(problem, after)
+    return int(of_backward[after]) + stash_lower_bound(problem, after)
 
 
 def _alive(training: TrainingGraph, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ from typing import AbstractSet, Callable, Container, Iterable, Mapping, Protocol
 import numpy as np
 
 from echo.estimators.cost_model import CostModel
-from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
+from echo.estimators.storage_planner import Evaluation, Evaluator, RecomputeMask
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule, once
 from echo.ir.training_graph import Runner, StorageStrategy, TrainingGraph
@@ -71,14 +71,14 @@ class WarmStart:
     """The choice for a graph of the same model with another length of its sequences, or another batch size.
 
     ``recompute`` says for each role (`echo.policies.equivalence_classes.roles`), finest first, whether most of its
-    nodes were recomputed. ``splits`` is the whole schedule, for a graph with the same ``structure``, as another batch
+    nodes were recomputed. ``schedule`` is the whole schedule, for a graph with the same ``structure``, as another batch
     size has. ``is_known``: the graph is the other one with a few operators replaced, whatever their neighbours' roles
     say. ``heavy``: compute-heavy operators were offered, too. ``step_ratio`` is the time of a step of the original
     graph, as a multiple of a step of the planned one without recomputation.
     """
 
     recompute: tuple[Mapping[int, bool], ...]
-    splits: RecomputeSchedule = field(default_factory=dict)
+    schedule: RecomputeSchedule = field(default_factory=dict)
     structure: int = 0
     is_known: bool = False
     heavy: bool = False
@@ -86,7 +86,10 @@ class WarmStart:
 
     @staticmethod
     def of(
-        training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], splits: RecomputeSchedule | None = None
+        training: TrainingGraph,
+        nodes: Iterable[int],
+        chosen: AbstractSet[int],
+        schedule: RecomputeSchedule | None = None,
     ) -> WarmStart:
         """The warm start that the ``chosen`` among these nodes give, and the schedule in which they are recomputed."""
         numbers = list(nodes)
@@ -97,17 +100,19 @@ class WarmStart:
                 role = colours[number]
                 votes[role] = votes.get(role, 0) + (1 if number in chosen else -1)
             levels.append({role: count >= 0 for role, count in votes.items()})
-        return WarmStart(tuple(levels)) if splits is None else WarmStart(tuple(levels), splits, _structure(training))
+        return (
+            WarmStart(tuple(levels)) if schedule is None else WarmStart(tuple(levels), schedule, _structure(training))
+        )
 
     def by_roles(self) -> WarmStart:
         """This warm start without its schedule, as it can be read from the marks of a plan."""
-        return replace(self, splits={}, structure=0, is_known=False)
+        return replace(self, schedule={}, structure=0, is_known=False)
 
-    def schedule(self, training: TrainingGraph, candidates: Container[int]) -> RecomputeSchedule | None:
+    def schedule_for(self, training: TrainingGraph, candidates: Container[int]) -> RecomputeSchedule | None:
         """The schedule of the other graph, where this one differs from it in sizes alone; else None."""
         if not self.structure or self.structure != _structure(training):
             return None
-        return self.splits if all(node in candidates for node in self.splits) else None
+        return self.schedule if all(node in candidates for node in self.schedule) else None
 
     def fits(self, training: TrainingGraph, candidates: Iterable[int]) -> bool:
         """Whether enough candidates have a role that the other graph has; else it is another model."""
@@ -179,7 +184,7 @@ class Problem:
             return (StorageStrategy.ASSIGNED,)
         return (*self.match_ranges, StorageStrategy.ASSIGNED) if self.assigns else self.match_ranges
 
-    def choice(self, nodes: Sequence[int] = ()) -> Choice:
+    def choice(self, nodes: Sequence[int] = ()) -> RecomputeMask:
         """The choice that recomputes these candidates, and the entries that must be recomputed."""
         choice = np.zeros(self.evaluator.entries, np.uint8)
         for entry in self.must_recompute:
@@ -201,16 +206,16 @@ class Problem:
         """Returns the schedule in which each of these nodes is recomputed once."""
         return once(self.training, nodes)
 
-    def chosen(self, choice: Choice) -> RecomputeSchedule:
+    def chosen(self, choice: RecomputeMask) -> RecomputeSchedule:
         """The candidates that a choice recomputes, once each."""
         return self.splits(node for node in self.candidates if choice[self.entry_ids(node)[0]])
 
-    def value(self, splits: RecomputeSchedule) -> Evaluation:
+    def value(self, schedule: RecomputeSchedule) -> Evaluation:
         """Exact bytes and seconds of a schedule, under the best of `all_ranges`."""
-        return self.evaluator.evaluate(self.choice(list(splits)), self.all_ranges, None, splits)
+        return self.evaluator.evaluate(self.choice(list(schedule)), self.all_ranges, None, schedule)
 
     def evaluate(
-        self, choice: Choice, match_ranges: Sequence[int] | None = None, limit: int | None = None
+        self, choice: RecomputeMask, match_ranges: Sequence[int] | None = None, limit: int | None = None
     ) -> Evaluation:
         """Exact bytes and seconds of a choice; bytes above a ``limit`` may come out smaller, but above it."""
         return self.evaluator.evaluate(choice, self.match_ranges if match_ranges is None else match_ranges, limit)
@@ -273,23 +278,23 @@ class _Timed:
 
     def evaluate(
         self,
-        recompute: Choice,
+        recompute: RecomputeMask,
         match_ranges: Sequence[int],
         limit: int | None = None,
-        splits: RecomputeSchedule | None = None,
+        schedule: RecomputeSchedule | None = None,
     ) -> Evaluation:
         """As `echo.estimators.storage_planner.Evaluator.evaluate`."""
         if self._problem.deadline.is_over:
             raise DeadlineExceeded
-        evaluation = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
+        evaluation = self._evaluator.evaluate(recompute, match_ranges, limit, schedule)
         exact = limit is None or evaluation.bytes <= limit
         if exact and StorageStrategy.PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:
             self._rank = self._problem.rank(evaluation)
             # a copy: a function of the user may go on with the same dictionary
-            copied = None if splits is None else {node: tuple(at) for node, at in splits.items()}
+            copied = None if schedule is None else {node: tuple(at) for node, at in schedule.items()}
             self.best = self._problem.chosen(recompute) if copied is None else copied
         return evaluation
 
-    def executed(self, recompute: Choice, splits: RecomputeSchedule | None = None) -> Choice:
+    def executed(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None = None) -> RecomputeMask:
         """As `echo.estimators.storage_planner.Evaluator.executed`."""
-        return self._evaluator.executed(recompute, splits)
+        return self._evaluator.executed(recompute, schedule)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from echo.errors import NativeError
-from echo.estimators.storage_planner import Choice, Evaluation
+from echo.estimators.storage_planner import Evaluation, RecomputeMask
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem, WarmStart
@@ -61,7 +61,7 @@ class Search:
         climbed = problem.chosen(HillClimb(problem).run())
         if not can_fit(problem) or (problem.max_bytes is None and len(problem.training.nodes) > _LARGE):
             return climbed
-        return min(climbed, _fit_from(problem, climbed), key=lambda splits: problem.rank(problem.value(splits)))
+        return min(climbed, _fit_from(problem, climbed), key=lambda schedule: problem.rank(problem.value(schedule)))
 
 
 def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule | None:
@@ -71,7 +71,7 @@ def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule 
     on the convolutional networks of the benchmarks than a search does, the other graph's schedule none.
     """
     starts = []
-    same = warm_start.schedule(problem.training, problem.candidates)
+    same = warm_start.schedule_for(problem.training, problem.candidates)
     if same is not None:
         if problem.effort and not problem.keeps(problem.value(same)):
             return None
@@ -79,7 +79,7 @@ def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule 
     climbed = HillClimb(problem).run_from(warm_start)
     if climbed is not None:
         starts.append(problem.chosen(climbed))
-    return min(starts, key=lambda splits: problem.rank(problem.value(splits)), default=None)
+    return min(starts, key=lambda schedule: problem.rank(problem.value(schedule)), default=None)
 
 
 def _fit_from(problem: Problem, climbed: RecomputeSchedule) -> RecomputeSchedule:
@@ -125,7 +125,7 @@ def _runs_heavy(problem: Problem) -> bool:
     return can_fit(problem) and any(spec(problem.training.nodes[node].op).cost.heavy for node in problem.candidates)
 
 
-def _best_of_all(problem: Problem) -> Choice:
+def _best_of_all(problem: Problem) -> RecomputeMask:
     """Tries every choice: for graphs so small that this is cheaper than a climb."""
     candidates = sorted(problem.candidates)
     choices = (
@@ -142,8 +142,10 @@ def _best_of_all(problem: Problem) -> Choice:
 # CachedOp, which plans each pass by itself, a hill climb takes their place.
 
 _BUDGETS = 7  # that are tried
-# Of graphs above `_LARGE`, fewer are: so many nodes of all of them, between half of the light schedule's bytes and all.
-_NODES_OF_BUDGETS, _MOST_OF_LARGE, _LOWEST_OF_LARGE = 120_000, 4, 0.5
+# Of graphs above `_LARGE`, fewer are: so many nodes of all of them, and one more where all of these take too long. The
+# first one is at 0.625 of the light schedule's bytes: translation of 48 layers (65,000 nodes) came to 0.66 of them,
+# and to 0.78 with a first one at 0.75; at 0.55 it took too long.
+_NODES_OF_BUDGETS, _MOST_OF_LARGE, _LOWEST_OF_LARGE = 120_000, 4, 0.25
 # Of the effort: four times as much gained 2 % of the bytes of ResNet and DenseNet, and nothing on other models.
 _SHARE_OF_DEEPENED = 0.0625
 _ABOVE = 1.001  # times a budget: what counts as within it, since storage needs a little more than schedules count
@@ -154,20 +156,23 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
 
     Of that one, only candidates count: nodes were taken out that would move others.
     """
-    best = _Deepest(problem, {node: positions for node, positions in light.items() if node in problem.candidates})
+    first = {node: positions for node, positions in light.items() if node in problem.candidates}
+    best = _Deepest(problem, first)
     if not can_fit(problem):
         best.consider(problem.chosen(HillClimb(problem).run()))
-        return best.splits
+        return best.schedule
     nodes = len(problem.training.nodes)
     is_large = nodes > _LARGE
     tries = max(1, min(_MOST_OF_LARGE, _NODES_OF_BUDGETS // nodes)) if is_large else _BUDGETS
     try:
         search = KeepSearch(problem, is_large)
     except NativeError:
-        return best.splits
+        return best.schedule
     high = best.value.bytes
     low = int(_LOWEST_OF_LARGE * high) if is_large else 0
-    for _ in range(tries):
+    for tried in range(tries + is_large):
+        if tried == tries and best.schedule is not first:
+            break
         budget = (low + high) // 2
         problem.progress(f"compute-heavy operators within {size_text(budget)}")
         value = best.consider(search.run(budget))
@@ -177,19 +182,19 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
         else:
             low = max(budget, min(value.bytes, high) - 1) if in_time else budget
     if not is_large:
-        best.consider(RuinRecreate((best.splits,), _SHARE_OF_DEEPENED).choose(problem))
-    return best.splits
+        best.consider(RuinRecreate((best.schedule,), _SHARE_OF_DEEPENED).choose(problem))
+    return best.schedule
 
 
 class _Deepest:
     """The schedule of the least cost so far; the first one is the light one."""
 
     def __init__(self, problem: Problem, light: RecomputeSchedule) -> None:
-        self._problem, self.splits = problem, light
+        self._problem, self.schedule = problem, light
         self.value = problem.value(light)
 
-    def consider(self, splits: RecomputeSchedule) -> Evaluation:
-        value = self._problem.value(splits)
+    def consider(self, schedule: RecomputeSchedule) -> Evaluation:
+        value = self._problem.value(schedule)
         if self._problem.is_deeper(value, self.value):
-            self.splits, self.value = splits, value
+            self.schedule, self.value = schedule, value
         return value

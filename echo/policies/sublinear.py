@@ -39,10 +39,10 @@ class Sublinear:
                 if left == 0:
                     return best
                 left -= 1
-                splits = cutter.splits([1.0] * count, depth)
-                rank = problem.rank(problem.value(splits))
+                schedule = cutter.schedule([1.0] * count, depth)
+                rank = problem.rank(problem.value(schedule))
                 if rank < best_rank:
-                    best, best_rank = splits, rank
+                    best, best_rank = schedule, rank
         return best
 
 
@@ -83,7 +83,7 @@ class Cutter:
                     last[position_of[entry.node]] = position
         return last
 
-    def splits(self, shares: Sequence[float], depth: int) -> RecomputeSchedule:
+    def schedule(self, shares: Sequence[float], depth: int) -> RecomputeSchedule:
         """The schedule of segments that have these shares of the bytes, at each of ``depth`` levels."""
         positions_of: dict[int, set[int]] = defaultdict(set)
         work = [(0, len(self.nodes), list(range(len(self.nodes))), depth)]

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any, Iterator, Mapping, Sequence
 
 from echo.estimators import footprint as kinds
-from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES
+from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, WORKSPACES
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
 from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Profiled, Tensor, Usage
 from echo.system.terminal import MB, size_text
@@ -28,7 +28,7 @@ GRAPH_COLORS = {STOCK: "#8c8c8c", PLANNED: "#4b3fe4", MIRROR: "#c71585"}
 KIND_COLORS = {
     kinds.FEATURE_MAPS: "#2f7ed8", kinds.OUTPUT_GRADIENTS: "#e0861a", kinds.RECOMPUTED: "#3f9c55",
     kinds.TEMPORARIES: "#5fb3b0", kinds.WEIGHTS: "#9a6fb0", kinds.GRADIENTS: "#d65f5f", kinds.INPUTS: "#8a6d57",
-    kinds.AUXILIARY: "#d9b42c", kinds.OPTIMIZER: "#e38aa0", HIDDEN: "#6b7a8f", KEPT: "#7f7f3f",
+    kinds.AUXILIARY: "#d9b42c", kinds.OPTIMIZER: "#e38aa0", HIDDEN: "#6b7a8f", LAYOUT_COPIES: "#7f7f3f",
     WORKSPACES: "#a3541f", GAPS: "#bdb6ae",
 }  # fmt: skip
 

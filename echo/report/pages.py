@@ -30,7 +30,7 @@ from echo.report.charts import (
     segment,
     timeline,
 )
-from echo.report.foreseen import of_symbol
+from echo.report.predicted_peaks import of_symbol
 from echo.report.text import more_memory, render
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
@@ -140,7 +140,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Group:
+class DecisionGroup:
     """Decisions on ``count`` feature maps with names and reasons that differ in numbers; bytes and seconds are sums."""
 
     name: str
@@ -152,7 +152,7 @@ class Group:
     seconds: float
 
 
-def groups(decisions: Iterable[Decision]) -> list[Group]:
+def groups(decisions: Iterable[Decision]) -> list[DecisionGroup]:
     """The decisions as groups, the largest first; of a group of one, the name and the reason are its own."""
     members_of: dict[tuple[str, str, str, str], list[Decision]] = {}
     for decision in decisions:
@@ -164,7 +164,7 @@ def groups(decisions: Iterable[Decision]) -> list[Group]:
             name = members[0].name
         reason = _joined([member.reason for member in members])
         size, seconds = sum(member.bytes for member in members), sum(member.seconds for member in members)
-        rows.append(Group(name, op, action, reason, len(members), size, seconds))
+        rows.append(DecisionGroup(name, op, action, reason, len(members), size, seconds))
     return sorted(rows, key=lambda group: -group.bytes)
 
 

@@ -83,8 +83,8 @@ def segment_of(training: TrainingGraph) -> Segment | None:
         return None
     largest = max(segments, key=lambda nodes: (facts.weight(nodes, RECOMPUTED), facts.weight(nodes, STASHED)))
     inside = _around(facts, largest)
-    beside = {at for node in inside for at in facts.beside[node] if facts.role[at] == HEAVY}
-    alike = facts.alike(inside | beside)
+    adjacent = {at for node in inside for at in facts.adjacent[node] if facts.role[at] == HEAVY}
+    alike = facts.alike(inside | adjacent)
     drawn = sorted(alike)
     number = {node: position for position, node in enumerate(drawn)}
     edges = tuple((number[a], number[b]) for a in drawn for b in sorted(facts.readers[a]) if b in number)
@@ -106,7 +106,7 @@ class _Facts:
         forward = {number for number, node in enumerate(training.nodes) if node.forward and not node.is_variable}
         by_name = {training.nodes[number].name: number for number in forward}
         self.readers: dict[int, set[int]] = defaultdict(set)
-        self.beside: dict[int, set[int]] = defaultdict(set)
+        self.adjacent: dict[int, set[int]] = defaultdict(set)
         self.read: set[int] = set()  # by gradients
         again: set[int] = set()
         kept: set[int] = set()
@@ -125,8 +125,8 @@ class _Facts:
                     continue
                 if number in forward:
                     self.readers[source].add(number)
-                    self.beside[source].add(number)
-                    self.beside[number].add(source)
+                    self.adjacent[source].add(number)
+                    self.adjacent[number].add(source)
                 elif place not in node.shape_only:
                     kept.add(entry.node)
                     self.read.update(() if number in original else (source,))
@@ -147,7 +147,7 @@ class _Facts:
         """These operators, those together that do the same between the same neighbours; each by its first."""
         groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for at in sorted(drawn):
-            near = (frozenset(self.readers[at] & drawn), frozenset(self.beside[at] & drawn))
+            near = (frozenset(self.readers[at] & drawn), frozenset(self.adjacent[at] & drawn))
             node = self._training.nodes[at]
             attrs = frozenset((name, value) for name, value in node.attrs.items() if not name.startswith("__"))
             groups[node.op, attrs, self.role[at], at in self.read, near].append(at)
@@ -169,7 +169,7 @@ class _Facts:
             node = queue.popleft()
             most -= 1
             yield node
-            for at in sorted(self.beside[node] - seen):
+            for at in sorted(self.adjacent[node] - seen):
                 if self.role[at] != HEAVY:
                     seen.add(at)
                     queue.append(at)

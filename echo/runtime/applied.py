@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Protocol, Sequence
 
@@ -19,7 +19,7 @@ from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import FindCandidates
 from echo.passes.request import Request
-from echo.plans.decisions import implements, marked
+from echo.plans.decisions import has_gradient_rules, marked
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
 from echo.runtime.backward_checks import InputWatch, watch_of, watch_of_all
@@ -66,15 +66,15 @@ class Verifies(Protocol):
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedPlan:
     """The graphs, shapes and plan that an executor was bound with.
 
-    ``base`` is the user's graph with fused operators, ``graph`` is the base with the marks of a plan; both may be the
+    ``base`` is the original graph with fused operators, ``graph`` is the base with the marks of a plan; both may be the
     user's. ``shapes`` are those of the arguments that it was planned for; ``held`` remembers, by the key of a binding
     with other shapes, whether the plan holds for it too.
     """
 
-    user: Graph
+    original: Graph
     base: Graph
     graph: Graph
     shapes: Shapes
@@ -90,17 +90,17 @@ class Applied:
     @cached_property
     def fuses(self) -> bool:
         """Whether operators are fused, into kernels of echo's or into an MXNet operator, as one large product."""
-        return self.base != self.user
+        return self.base != self.original
 
     @cached_property
-    def implements(self) -> bool:
+    def has_gradient_rules(self) -> bool:
         """Whether some gradients follow another rule than MXNet's, by which they read less."""
-        return implements(self.graph)
+        return has_gradient_rules(self.graph)
 
     @cached_property
     def watch(self) -> InputWatch | None:
         """The watch of the arguments that backward reads again."""
-        return watch_of(self.graph, self.user, self._arguments)
+        return watch_of(self.graph, self.original, self._arguments)
 
     @cached_property
     def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:
@@ -111,7 +111,7 @@ class Applied:
 
     @cached_property
     def _arguments(self) -> list[str]:
-        names: list[str] = symbol_of(self.user).list_arguments()
+        names: list[str] = symbol_of(self.original).list_arguments()
         return names
 
     @cached_property
@@ -198,5 +198,7 @@ class BoundLeader:
         training = framework.differentiate()
         candidates = FindCandidates().run(Request(self.base, options, framework), training)
         recomputed = marked(self.base, self.graph)
-        chosen = {number for number, node in training.operators() if node.forward and node.user in recomputed}
-        return WarmStart.of(training, candidates.light, chosen)
+        chosen = {number for number, node in training.operators() if node.forward and node.original in recomputed}
+        heavy = not chosen.isdisjoint(candidates.heavy)
+        offered = {**candidates.light, **candidates.heavy} if heavy else candidates.light
+        return replace(WarmStart.of(training, offered, chosen), heavy=heavy)

@@ -26,7 +26,7 @@ from echo.runtime.patches import PATCHES
 # Gluon's backward passes that would be wrong are refused: in another mode than forward, or of arrays written since.
 #
 # What echo recomputes runs in the mode of the backward pass, and BatchNorm computes something else outside of
-# training. MXNet remembers nowhere in which mode a pass was recorded. So `note` writes the operators at stake into
+# training. MXNet remembers nowhere in which mode a pass was recorded. So `record_mode` writes the operators at stake in
 # the node of MXNet's recorded graph, from where they go when that graph goes, and `MXAutogradBackwardEx`, through
 # which every gradient of MXNet's Python comes, first looks for such notes where it is called with
 # ``train_mode=False``. Records of the arrays that are read again (`echo.runtime.backward_checks`) go with those
@@ -35,7 +35,7 @@ from echo.runtime.patches import PATCHES
 _NOTE = "__echo_trained__"
 
 
-def note(output: Any, operators: Iterable[str]) -> None:
+def record_mode(output: Any, operators: Iterable[str]) -> None:
     """Notes which operators the gradients of a pass just recorded in training recompute; ``output`` is one of its own.
 
     From then on an inference backward pass through it raises `UnsupportedError`.
@@ -48,7 +48,7 @@ def note(output: Any, operators: Iterable[str]) -> None:
     recorded._set_attr(**{_NOTE: ",".join(sorted(operators))})  # the symbol holds the recorded node itself
 
 
-def keep(record: Record, output: Any) -> None:
+def attach_record(record: Record, output: Any) -> None:
     """Attaches the record of the arrays that are read again to a pass just recorded, by one of its outputs.
 
     From then on a backward pass through it raises `ChangedInputError` where one of them was written since.
@@ -73,7 +73,7 @@ def _guarded(original: Callable[..., int]) -> Callable[..., int]:
                  create: Any, is_train: Any, *results: Any) -> int:  # fmt: skip
         if not getattr(is_train, "value", is_train):
             _refuse({name for head in heads[:count] for name in _noted(head)})
-        refuse_changed_behind(count, heads, num_variables, variables)
+        refuse_changed_upstream(count, heads, num_variables, variables)
         with mxnet_settings.in_backward():
             return original(count, heads, head_gradients, num_variables, variables, retain, create, is_train, *results)
 
@@ -91,11 +91,11 @@ def _noted(head: int) -> list[str]:
 
 def _refuse(operators: set[str]) -> None:
     if operators:
-        keep = tuple(sorted(operators))
+        names = tuple(sorted(operators))
         raise UnsupportedError(
             f"backward(train_mode=False) after a pass that was recorded in training, on a plan that recomputes "
-            f"{', '.join(keep)}: the gradients would not be those of your own graph. Plan with keep={keep} to have "
-            f"both, or record(train_mode=False)"
+            f"{', '.join(names)}: the gradients would not be those of your original graph. Plan with keep={names} to "
+            f"have both, or record(train_mode=False)"
         )
 
 
@@ -126,9 +126,9 @@ class InputWatch:
             return self._watch.record([arrays[place].handle.value for place in self._places])
 
 
-def watch_of(graph: Graph, user: Graph, names: Sequence[str]) -> InputWatch | None:
+def watch_of(graph: Graph, original: Graph, names: Sequence[str]) -> InputWatch | None:
     """The watch of a graph, bound for the user's with inputs of these names; None where nothing is read again."""
-    messages = messages_of(graph, variables_read_in_backward(graph, user))
+    messages = messages_of(graph, variables_read_in_backward(graph, original))
     places = [place for place, name in enumerate(names) if name in messages]
     return _input_watch(places, [messages[names[place]] for place in places], digests=True)
 
@@ -155,12 +155,12 @@ def refuse_changed(record: watch.Record | None) -> None:
             _refuse_gradients(record.changed())
 
 
-def refuse_changed_behind(count: int, heads: Any, num_variables: int, variables: Any) -> None:
+def refuse_changed_upstream(count: int, heads: Any, num_variables: int, variables: Any) -> None:
     """As `refuse_changed`, for all passes that MXNet recorded after the heads of a ``MXAutogradBackwardEx``."""
     library = _library()
     if library is not None:
         with _mxnets_error():
-            _refuse_gradients(watch.told(library.behind(heads, count, variables, num_variables)))
+            _refuse_gradients(watch.told(library.upstream(heads, count, variables, num_variables)))
 
 
 def _refuse_gradients(text: str) -> None:
@@ -221,14 +221,14 @@ def _try(library: watch.WatchLibrary) -> None:
 _MIXTURE = "the gradients would be those of a mixture of old and new values"
 
 
-def variables_read_in_backward(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
+def variables_read_in_backward(graph: Graph, original: Graph) -> dict[int, tuple[int, ...]]:
     """The variables of a graph as it is bound that nodes read at another time than in the user's, with those nodes.
 
     These are nodes that are recomputed, and fused operators, whose gradients recompute their feature maps; and of fused
     operators and products that were put together also what they read through nodes that are not the user's, as a copy:
     his gradients may read the variable itself in backward.
     """
-    names = {node.name for node in user.nodes}
+    names = {node.name for node in original.nodes}
     new_nodes = {number for number, node in enumerate(graph.nodes) if node.name not in names}
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(graph.nodes):

@@ -25,7 +25,7 @@ from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind_request
-from echo.runtime.applied import Applied
+from echo.runtime.applied import AppliedPlan
 from echo.runtime.bind_plan import NO_PLAN, BindPlan, find_plan, follow_plan, plan_bind
 from echo.runtime.bind_request import BindRequest, shapes_of
 from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests, first_bindable
@@ -53,11 +53,11 @@ def with_plan(
     Raises:
         Exception: planning failed; the caller asks ``on_error`` what the user gets then.
     """
-    user = plain(request.symbol)
+    original = plain(request.symbol)
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
-        return request.call(user)
-    user, graph = without_marks(user, read())
+        return request.call(original)
+    original, graph = without_marks(original, read())
     details = record is not None
 
     def find(options: Options) -> BindPlan:
@@ -65,7 +65,7 @@ def with_plan(
 
     rebinder = Rebinder(graph, request.ctx, on_error.later, record)
     choice = find(options)
-    bind = functools.partial(_bound, user, request, rebinder)
+    bind = functools.partial(_bound, original, request, rebinder)
     unfused = functools.partial(_unfused, find, options, choice)
     executor, (planned, pool) = first_bindable(choice, bind, unfused, NO_PLAN, on_error, "bound")
     if planned is None:
@@ -73,7 +73,7 @@ def with_plan(
     if record is not None:
         record(planned.plan)
     verifier = Verifier(options, planned.plan, on_error.strict) if options.verify else None
-    applied = Applied(graph, planned.base, planned.graph, shapes_of(executor), rebinder, verifier)
+    applied = AppliedPlan(graph, planned.base, planned.graph, shapes_of(executor), rebinder, verifier)
     executor = planned_executor(executor, applied)
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool
@@ -87,20 +87,20 @@ def _unfused(find: Callable[[Options], BindPlan], options: Options, choice: Bind
     return find(replace(options, fuse=False)) if has_fused else NO_PLAN
 
 
-def _bound(user: Symbol, request: BindRequest, rebinder: Rebinder, choice: BindPlan) -> mx.executor.Executor:
+def _bound(original: Symbol, request: BindRequest, rebinder: Rebinder, choice: BindPlan) -> mx.executor.Executor:
     """An executor of the planned graph, or of the user's own where there is none or nothing is changed."""
     planned = choice.planned
     if planned is None or planned.plan.changes_nothing:
-        return request.call(user)
+        return request.call(original)
     plan, graph = planned.plan, planned.graph
 
     def own() -> None:
-        bind_without_memory(plain(user), request.binding(), request.ctx, quiet=False)
+        bind_without_memory(plain(original), request.binding(), request.ctx, quiet=False)
 
     as_mirror = match_range(plan.match_range if plan.applied == "mirror" else None)
     with as_mirror, rebinder.pointwise(graph), mxnet_settings.of_user(own):
         executor = request.call(symbol_of(graph), request.binding() if plan.fused else None)
-    executor._symbol = user
+    executor._symbol = original
     return executor
 
 
@@ -176,18 +176,18 @@ def _unpickled(json: str, options: Options) -> OptimizedSymbol:
 class Rebinder:
     """Binds an executor with a plan again, for other shapes or another mode (`echo.runtime.applied.Rebinds`)."""
 
-    user: Graph
+    original: Graph
     ctx: mx.Context
     on_error: ErrorPolicy
     record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
         def plan(options: Options) -> PlannedGraph | None:
-            followed = follow_plan(self.user, lambda: binding, self.ctx, options)
+            followed = follow_plan(self.original, lambda: binding, self.ctx, options)
             if followed is not None:
                 return followed
             details = self.record is not None
-            return find_plan(self.user, lambda: binding, self.ctx, options, details=details, further=True)
+            return find_plan(self.original, lambda: binding, self.ctx, options, details=details, further=True)
 
         with own_binds():
             planned = self.on_error(plan, lambda: None)
@@ -216,5 +216,5 @@ class Rebinder:
             return Symbol.bind(symbol, *args, **more)
 
     def pointwise(self, bound: Graph | Symbol) -> ContextManager[None]:
-        is_planned = isinstance(bound, Graph) and bound != self.user
+        is_planned = isinstance(bound, Graph) and bound != self.original
         return unfused(self.ctx) if is_planned else contextlib.nullcontext()

@@ -21,7 +21,7 @@ from echo.plans.options import Options
 from echo.runtime.applied import BoundLeader, Pool
 from echo.runtime.bind_request import BindRequest, binding_of
 from echo.runtime.executor import PlannedExecutor
-from echo.runtime.foresight import FORESIGHT
+from echo.runtime.peak_prediction import PEAK_PREDICTION
 
 # The plan that a bind gets: one made for it alone, or one that follows the bind whose memory it shares.
 
@@ -100,7 +100,7 @@ def follow_plan(
 def _tell(planned: PlannedGraph | None) -> None:
     if planned is not None:
         PLANNER.summary.add(planned.plan)
-        FORESIGHT.planned(planned.plan)
+        PEAK_PREDICTION.planned(planned.plan)
 
 
 def framework_of(

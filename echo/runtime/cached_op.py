@@ -30,19 +30,19 @@ from echo.ir.training_graph import Runner
 from echo.planning.reuse import PlannedGraph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.runtime.backward_checks import keep, note, quiet_backward
+from echo.runtime.backward_checks import attach_record, quiet_backward, record_mode
 from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
 from echo.runtime.error_policy import ErrorPolicy, first_bindable
 from echo.runtime.executor import WithoutClones
-from echo.runtime.foresight import FORESIGHT
-from echo.runtime.shape_plans import STOCK, Answer, CachedChoice, ShapePlans, Signature, chosen
+from echo.runtime.peak_prediction import PEAK_PREDICTION
+from echo.runtime.shape_plans import ORIGINAL, Answer, CachedOpGraph, ShapePlans, Signature, chosen
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
 from echo.verify.verifier import Case, Findings, matches_original
 
 logger = logging.getLogger("echo")
 _MOST_OPS = 8  # CachedOps of one block
-Ran = Tuple[Any, CachedChoice]  # outputs, and the choice that ran
+Ran = Tuple[Any, CachedOpGraph]  # outputs, and the choice that ran
 
 
 # MXNet's own CachedOp, and one that leaves pointwise operators as they are on GPUs.
@@ -88,8 +88,8 @@ class PlannedCachedOp:
         symbol, self._graph = without_marks(symbol, graph_of(symbol), cached=True)
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
-        self._choice = STOCK
-        self._ops = {STOCK.key: self._current}
+        self._choice = ORIGINAL
+        self._ops = {ORIGINAL.key: self._current}
         settings = dict(flags)
         texts = {name: str(value) for name, value in flags}
         self._static, shaped = (is_true(texts, name) for name in ("static_alloc", "static_shape"))
@@ -132,21 +132,21 @@ class PlannedCachedOp:
         outputs, choice = ran or self._run(current, choice, signature, args, kwargs)
         first = outputs[0] if isinstance(outputs, list) else outputs
         if choice.mode_dependent:
-            note(first, choice.mode_dependent)
+            record_mode(first, choice.mode_dependent)
         if choice.watch is not None:
-            keep(choice.watch.record(args), first)
+            attach_record(choice.watch.record(args), first)
         return outputs
 
-    def _run(self, current: Any, choice: CachedChoice, signature: Signature, args: Any, kwargs: Any) -> Ran:
+    def _run(self, current: Any, choice: CachedOpGraph, signature: Signature, args: Any, kwargs: Any) -> Ran:
         """Runs one call, with `first_bindable` where MXNet refuses a planned graph at its first call.
 
         Gives the outputs, and the choice that ran.
         """
-        if choice is STOCK or signature in self._ran:
+        if choice is ORIGINAL or signature in self._ran:
             self._warm.add(current.handle.value)
             return current(*args, **kwargs), choice
 
-        def run(choice: CachedChoice) -> Any:
+        def run(choice: CachedOpGraph) -> Any:
             with self._lock.held():
                 self._switch(choice)
                 current = self._current
@@ -156,7 +156,7 @@ class PlannedCachedOp:
 
         outputs, ran = self._next_best(choice, run, signature, args)
         self._ran.add(signature)
-        FORESIGHT.returned(self.plans.get(signature), outputs)
+        PEAK_PREDICTION.returned(self.plans.get(signature), outputs)
         return outputs, ran
 
     def _write_own_lines(self, args: Sequence[Any]) -> None:
@@ -166,51 +166,51 @@ class PlannedCachedOp:
         quiet_backward()
 
     def _next_best(
-        self, choice: CachedChoice, run: Callable[[CachedChoice], Any], signature: Signature, args: Sequence[Any]
+        self, choice: CachedOpGraph, run: Callable[[CachedOpGraph], Any], signature: Signature, args: Sequence[Any]
     ) -> Ran:
         """As `first_bindable`; the choice that comes to run is that of the signature from now on.
 
         Where that one cannot run in the mode of this call, the original graph runs, and the choice waits.
         """
-        second = STOCK
+        second = ORIGINAL
 
-        def unfused() -> CachedChoice:
+        def unfused() -> CachedOpGraph:
             nonlocal second
             with self._lock.held():
                 second = self._unfused(choice, signature, args)
                 return self._now(second)
 
-        result, ran = first_bindable(choice, run, unfused, STOCK, self._on_error, "runs")
+        result, ran = first_bindable(choice, run, unfused, ORIGINAL, self._on_error, "runs")
         if ran is not choice:
-            waits = ran is STOCK and self._now(second) is not second
+            waits = ran is ORIGINAL and self._now(second) is not second
             self._shapes.settle(signature, second if waits else ran)
             self._verified.discard(signature)
         return result, ran
 
-    def _unfused(self, choice: CachedChoice, signature: Signature, args: Sequence[Any]) -> CachedChoice:
+    def _unfused(self, choice: CachedOpGraph, signature: Signature, args: Sequence[Any]) -> CachedOpGraph:
         """The plan without fused operators; the original graph where it had none, or where the user gave the plan."""
         if not choice.fuses or self._options is None or self._options.plans:
-            return STOCK
+            return ORIGINAL
         with own_binds():
             return _Planning(self, args, replace(self._options, fuse=False)).search().choice
 
-    def _now(self, choice: CachedChoice) -> CachedChoice:
+    def _now(self, choice: CachedOpGraph) -> CachedOpGraph:
         """The choice, if it computes in the mode of this call what the user asks for; else the original graph."""
-        shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
+        shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.has_gradient_rules))
         at_odds = choice.in_training and not autograd.is_training()
-        return STOCK if shows_all or at_odds else choice
+        return ORIGINAL if shows_all or at_odds else choice
 
     def _run_stock(self, signature: Signature, args: Any, kwargs: Any) -> Ran:
         """Runs a call that cannot be planned; where the call is wrong, MXNet says so, and the signature stays open."""
-        self._switch(STOCK)
+        self._switch(ORIGINAL)
         outputs = self._current(*args, **kwargs)
-        self._shapes.settle(signature, STOCK)
-        return outputs, STOCK
+        self._shapes.settle(signature, ORIGINAL)
+        return outputs, ORIGINAL
 
     def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs a call for inference. What MXNet does at the first call of a CachedOp is not for two threads at once.
 
-        In stock, the one CachedOp that there is has run in training before.
+        In stock MXNet, the one CachedOp that there is has run in training before.
         """
         current = self._for_inference(args)
         if current.handle.value not in self._warm:
@@ -228,12 +228,12 @@ class PlannedCachedOp:
         """
         plain = not self._choice.fuses and not self._static and self._monitor is None
         if plain and args[0].context.device_type != "gpu":
-            return self._ops[STOCK.key]
+            return self._ops[ORIGINAL.key]
         if self._choice.fuses:
             with self._lock.held():
                 choice = self._shapes.get(self._signature(args))
                 if choice is None or choice.key != self._choice.key:
-                    self._switch(STOCK)
+                    self._switch(ORIGINAL)
         return self._current
 
     def _register_op_hook(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
@@ -263,16 +263,16 @@ class PlannedCachedOp:
         choice = self._choice
         assert choice.graph is not None
         case = Case.of_call(
-            dict(zip(self._symbol.list_inputs(), args)), args[0].context, runner=self._runner, user=self._graph,
+            dict(zip(self._symbol.list_inputs(), args)), args[0].context, runner=self._runner, original=self._graph,
             bound=choice.graph, fuses=choice.fuses, plan=self.plans[signature], flags=self._flags, options=options,
         )  # fmt: skip
 
         def find() -> Findings:
-            return case.find(lambda of_plan: self._new_op(choice if of_plan else STOCK), self._current)
+            return case.find(lambda of_plan: self._new_op(choice if of_plan else ORIGINAL), self._current)
 
         return matches_original(case, find, options.strict)
 
-    def _new_op(self, choice: CachedChoice) -> Any:
+    def _new_op(self, choice: CachedOpGraph) -> Any:
         if choice.graph is None:
             op = StockCachedOp(self._symbol, self._flags)
         else:
@@ -281,10 +281,10 @@ class PlannedCachedOp:
         return op
 
     def _give_up(self, signature: Signature) -> None:
-        self._shapes.settle(signature, STOCK)
-        self._switch(STOCK)
+        self._shapes.settle(signature, ORIGINAL)
+        self._switch(ORIGINAL)
 
-    def _switch(self, choice: CachedChoice) -> None:
+    def _switch(self, choice: CachedOpGraph) -> None:
         if choice.key == self._choice.key:
             return
         if choice.key not in self._ops:
@@ -293,7 +293,7 @@ class PlannedCachedOp:
                 self._warm.clear()
                 self._ops.clear()  # a CachedOp keeps its memory for as long as it lives
             elif len(self._ops) >= _MOST_OPS:
-                del self._ops[next(key for key in self._ops if key not in (STOCK.key, self._choice.key))]
+                del self._ops[next(key for key in self._ops if key not in (ORIGINAL.key, self._choice.key))]
             self._ops[choice.key] = op
         self._choice, self._current = choice, self._ops[choice.key]
         if self._monitor is not None:
@@ -319,12 +319,12 @@ class _Planning:
     def search(self, further: bool = False) -> Answer:
         if self._is_sparse:
             logger.info("echo: a hybridized block runs as it is: sparse arguments")
-            return Answer(None, STOCK)
+            return Answer(None, ORIGINAL)
         op = self.op
         planned = find_plan(
             stateless(op._graph), self._binding, self.args[0].context, self.options, op._runner, op.details, further
         )  # fmt: skip
-        return Answer(None, STOCK) if planned is None else self._answer(planned)
+        return Answer(None, ORIGINAL) if planned is None else self._answer(planned)
 
     def follow(self) -> Answer | None:
         op = self.op
@@ -338,7 +338,7 @@ class _Planning:
 
     def _answer(self, planned: PlannedGraph) -> Answer:
         if planned.plan.changes_nothing:
-            return Answer(planned.plan, STOCK)
+            return Answer(planned.plan, ORIGINAL)
         if self.op._runner == Runner.DYNAMIC:
             return_large_blocks()
         inputs = self.op._symbol.list_inputs()

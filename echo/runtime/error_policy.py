@@ -28,11 +28,11 @@ _C = TypeVar("_C")
 
 
 class ErrorPolicy(Protocol):
-    """An error policy: ``on_error(action, stock)`` calls ``action`` with the user's options.
+    """An error policy: ``on_error(action, original)`` calls ``action`` with the user's options.
 
-    If that fails, the policy decides: it raises, tries options near to the user's, or calls ``stock``, which does the
-    same without echo. ``strict`` is the user's option, ``warn`` writes a warning for the user.
-    ``later`` is the policy for plans that are made again where shapes change.
+    If that fails, the policy decides: it raises, tries options near to the user's, or calls ``original``, which does
+    the same without echo. ``strict`` is the user's option, ``warn`` writes a warning for the user. ``later`` is the
+    policy for plans that are made again where shapes change.
     """
 
     @property
@@ -40,7 +40,7 @@ class ErrorPolicy(Protocol):
     @property
     def later(self) -> ErrorPolicy: ...
     def warn(self, text: str) -> None: ...
-    def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T: ...
+    def __call__(self, action: Callable[[Options], _T], original: Callable[[], _T]) -> _T: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RaiseUnmetRequests:
         """Warns in the log."""
         logger.warning(text)
 
-    def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T:
+    def __call__(self, action: Callable[[Options], _T], original: Callable[[], _T]) -> _T:
         try:
             return nearest(action, self.options, self.warn) if self.nearest else action(self.options)
         except UNMET_REQUESTS:
@@ -76,7 +76,7 @@ class RaiseUnmetRequests:
         except Exception as error:
             if self.strict:
                 raise
-            result = stock()  # where the call itself is wrong, MXNet says so here
+            result = original()  # where the call itself is wrong, MXNet says so here
             if not left_alone(error):
                 self.warn(f"echo: bound without a plan (strict=True raises): {one_line(error)}")
             return result
@@ -103,14 +103,14 @@ class NeverStopTraining:
         """This policy itself."""
         return self
 
-    def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T:
+    def __call__(self, action: Callable[[Options], _T], original: Callable[[], _T]) -> _T:
         try:
             return nearest(action, self.options, self.warn)
         except Exception as error:
             if self.strict and isinstance(error, EchoError):
                 raise
             with own_binds():
-                result = stock()  # where the call itself is wrong, MXNet says so here
+                result = original()  # where the call itself is wrong, MXNet says so here
             if self.strict:
                 raise
             if left_alone(error):
@@ -121,7 +121,7 @@ class NeverStopTraining:
 
 
 def left_alone(error: Exception) -> bool:
-    """Whether echo leaves the user's graph as it is on purpose, which it then says in the log."""
+    """Whether echo leaves the original graph as it is on purpose, which it then says in the log."""
     if not isinstance(error, LeftAloneError):
         return False
     logger.info(f"echo: bound as it is: {error}")
@@ -167,19 +167,19 @@ def _fastest(
 
 
 def first_bindable(
-    choice: _C, run: Callable[[_C], _T], unfused: Callable[[], _C], stock: _C, on_error: ErrorPolicy, done: str
+    choice: _C, run: Callable[[_C], _T], unfused: Callable[[], _C], original: _C, on_error: ErrorPolicy, done: str
 ) -> tuple[_T, _C]:
     """Tries three choices with ``run``, in this order, and returns the first result, with the choice that gave it.
 
-    They are the given one; the one without fused operators, which ``unfused`` returns (``stock`` where there is none);
-    and ``stock``, the original graph. A warning says what was ``done`` with which of them ("bound", "runs"), and why
+    They are the given one; the one without fused operators, which ``unfused`` returns (``original`` if there is none);
+    and ``original``, the original graph. A warning says what was ``done`` with which of them ("bound", "runs"), and why
     the given one was not: that error alone is told.
 
     Raises:
         MXNetError: the original graph cannot run like this either; or, under ``strict``, the given choice cannot.
     """
-    if choice is stock:
-        return run(stock), stock
+    if choice is original:
+        return run(original), original
     try:
         return run(choice), choice
     except Exception as error:
@@ -188,10 +188,10 @@ def first_bindable(
         why = one_line(error)
     with contextlib.suppress(Exception):
         second = unfused()
-        if second is not stock:
+        if second is not original:
             result = run(second)
             on_error.warn(f"echo: {done} without fused operators: {why}. {REPORT}.")
             return result, second
-    result = run(stock)  # where the call itself is wrong, MXNet says so here
+    result = run(original)  # where the call itself is wrong, MXNet says so here
     on_error.warn(f"echo: {done} without a plan: {why}. {REPORT}.")
-    return result, stock
+    return result, original

@@ -26,11 +26,11 @@ from echo.ir.ops import may_draw, spec
 from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_node import TrainingNode
 from echo.plans.decisions import marked, unmarked
-from echo.runtime.applied import Applied, BoundLeader, Pool
+from echo.runtime.applied import AppliedPlan, BoundLeader, Pool
 from echo.runtime.backward_checks import refuse_changed
 from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
 from echo.runtime.error_policy import first_bindable
-from echo.runtime.foresight import FORESIGHT
+from echo.runtime.peak_prediction import PEAK_PREDICTION
 
 if TYPE_CHECKING:
     from echo.native.watch import Record
@@ -41,17 +41,17 @@ logger = logging.getLogger("echo")
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     """An executor with a plan. It is made of a bound one, by `planned_executor`."""
 
-    _applied: Applied
+    _applied: AppliedPlan
     _pool: Pool | None = None  # once another executor shares it
     _leader: BoundLeader | None = None  # once another bind follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
-    _stock: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
-    _stock_monitor: WithoutClones | None = None
+    _original: mx.executor.Executor | None = None  # the original graph on the same arrays, made when it is first needed
+    _original_monitor: WithoutClones | None = None
     _runs_stock = False
     _random: list[TrainingNode] | None = None
-    _is_verified = False  # set at the first training step, where ``verify`` compares it with the user's graph
-    _is_wrong = False  # the first step differed from the user's graph, which runs from then on
+    _is_verified = False  # set at the first training step, where ``verify`` compares it with the original graph
+    _is_wrong = False  # the first step differed from the original graph, which runs from then on
     _shown: WithoutClones | None = None
     _records: tuple[Record | None, Record | None] = (None, None)  # by forward: of the arrays read again, and of all
 
@@ -60,16 +60,16 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self._monitor = (callback, monitor_all)
         self._shown = WithoutClones(self._applied.base, self._applied.graph, callback)
         super().set_monitor_callback(self._shown, monitor_all)
-        if self._stock is not None:
-            self._watch(self._stock)
+        if self._original is not None:
+            self._watch(self._original)
 
     def get_optimized_symbol(self) -> Symbol:
         """As ``Executor.get_optimized_symbol``, without the marks of the plan."""
         applied = self._applied
         if applied.fuses:
-            return self._stock_executor().get_optimized_symbol()
+            return self._original_executor().get_optimized_symbol()
         symbol = super().get_optimized_symbol()
-        return symbol_of(unmarked(applied.user, graph_of(symbol))) if applied.graph != applied.user else symbol
+        return symbol_of(unmarked(applied.original, graph_of(symbol))) if applied.graph != applied.original else symbol
 
     # Modes --------------------------------------------------------------------------------------------------------
 
@@ -82,11 +82,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self._runs_stock = (not mode and self._is_at_odds(mode, not mode) and self._draws(mode)) or self._shows_all()
         self._runs_stock |= self._is_wrong
         if self._runs_stock:
-            stock = self._stock_executor()
+            original = self._original_executor()
             self._muted(False)
-            self.outputs, self._output_dict = stock.forward(is_train, **kwargs), None
+            self.outputs, self._output_dict = original.forward(is_train, **kwargs), None
         else:
-            if self._forward_mode is not None and self._stock is not None:
+            if self._forward_mode is not None and self._original is not None:
                 self._output_dict = None
             super().forward(is_train, **kwargs)
         self._forward_mode = mode
@@ -95,9 +95,9 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _verify(self, inputs: Mapping[str, Any]) -> None:
         self._is_verified = True
-        FORESIGHT.begins()
+        PEAK_PREDICTION.begins()
         verifier = self._applied.verifier
-        if verifier is not None and self._applied.graph != self._applied.user:
+        if verifier is not None and self._applied.graph != self._applied.original:
             if self._shown is not None:
                 self._shown.muted = True
             self._is_wrong = not verifier.matches_original(self, inputs)
@@ -124,11 +124,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             UnsupportedError: an inference backward pass after a training forward pass with random numbers.
         """
         if self._runs_stock:
-            self._stock_executor().backward(out_grads, is_train)
+            self._original_executor().backward(out_grads, is_train)
         elif self._forward_mode is not None and self._is_at_odds(self._forward_mode, bool(is_train)):
             refuse_changed(self._records[1])
             self._repeat_forward(self._forward_mode)
-            self._stock_executor().backward(out_grads, is_train)
+            self._original_executor().backward(out_grads, is_train)
         else:
             refuse_changed(self._records[0])
             super().backward(out_grads, is_train)
@@ -140,15 +140,15 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
                 f"backward(is_train={not mode}) after forward(is_train={mode}) in a graph with random numbers, "
                 f"on a plan that recomputes {', '.join(ops)}: optimize with keep={ops} to have both"
             )
-        stock = self._stock_executor()
+        original = self._original_executor()
         self._muted(True)
-        stock.forward(mode)
+        original.forward(mode)
         self._muted(False)
 
     def _shows_all(self) -> bool:
         """Whether a monitor asks for values that a plan lacks: of fused nodes, or inputs that gradients do not read."""
         applied = self._applied
-        return self._monitor is not None and (applied.fuses or (self._monitor[1] and applied.implements))
+        return self._monitor is not None and (applied.fuses or (self._monitor[1] and applied.has_gradient_rules))
 
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
         """Whether clones, which run in the mode of backward, compute something else than forward did in its mode."""
@@ -157,32 +157,32 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _draws(self, mode: bool) -> bool:
         """Whether a forward pass in this mode draws random numbers; MXNet is asked where names leave it open."""
-        named = (node for node in self._applied.user.nodes if not node.is_variable)
+        named = (node for node in self._applied.original.nodes if not node.is_variable)
         if not any(may_draw(node.op, node.attrs) and _draws_in(mode, node) for node in named):
             return False
         if self._random is None:
             try:
-                training = self._applied.rebinder.differentiate(self._applied.user, binding_of(self))
+                training = self._applied.rebinder.differentiate(self._applied.original, binding_of(self))
             except EchoError:  # only the native hook knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
         return any(_draws_in(mode, node) for node in self._random)
 
-    def _stock_executor(self) -> mx.executor.Executor:
-        if self._stock is None:
+    def _original_executor(self) -> mx.executor.Executor:
+        if self._original is None:
             logger.info("echo: a monitor, or backward in another mode: bound without a plan, too")
-            self._stock = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
-            self._watch(self._stock)
-        return self._stock
+            self._original = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
+            self._watch(self._original)
+        return self._original
 
-    def _watch(self, stock: mx.executor.Executor) -> None:
+    def _watch(self, original: mx.executor.Executor) -> None:
         if self._monitor is not None:
-            self._stock_monitor = WithoutClones(self._applied.user, self._applied.user, self._monitor[0])
-            stock.set_monitor_callback(self._stock_monitor, self._monitor[1])
+            self._original_monitor = WithoutClones(self._applied.original, self._applied.original, self._monitor[0])
+            original.set_monitor_callback(self._original_monitor, self._monitor[1])
 
     def _muted(self, muted: bool) -> None:
-        if self._stock_monitor is not None:
-            self._stock_monitor.muted = muted
+        if self._original_monitor is not None:
+            self._original_monitor.muted = muted
 
     # Reshape ------------------------------------------------------------------------------------------------------
 
@@ -198,13 +198,13 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
         """
         applied = self._for_shapes(kwargs)
-        stock = applied if applied.graph == applied.user else _without_plan(applied)
+        original = applied if applied.graph == applied.original else _without_plan(applied)
 
-        def reshaped(applied: Applied) -> mx.executor.Executor:
+        def reshaped(applied: AppliedPlan) -> mx.executor.Executor:
             return self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
 
         executor, applied = first_bindable(
-            applied, reshaped, lambda: stock, stock, applied.rebinder.on_error, "reshaped"
+            applied, reshaped, lambda: original, original, applied.rebinder.on_error, "reshaped"
         )
         executor = planned_executor(executor, applied)
         if self._monitor is not None:
@@ -212,14 +212,14 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return executor
 
     def _reshaped(
-        self, applied: Applied, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
+        self, applied: AppliedPlan, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
     ) -> mx.executor.Executor:
         if applied.graph == self._applied.graph and not applied.fuses:
             with applied.rebinder.pointwise(applied.graph):
                 return super().reshape(partial, up_sizing, **new_shapes)
         return self._rebound(applied, partial, up_sizing, new_shapes)
 
-    def _for_shapes(self, new_shapes: Mapping[str, Any]) -> Applied:
+    def _for_shapes(self, new_shapes: Mapping[str, Any]) -> AppliedPlan:
         applied = self._applied
         try:
             shapes, aux_shapes = inferred_shapes(self._symbol, new_shapes)
@@ -242,14 +242,14 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _holds(self, binding: Binding) -> bool:
         applied = self._applied
-        if applied.graph == applied.user:
+        if applied.graph == applied.original:
             return True
         if binding.key not in applied.held:
             applied.held[binding.key] = applied.rebinder.confirms(applied.base, applied.graph, binding)
         return applied.held[binding.key]
 
     def _rebound(
-        self, applied: Applied, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
+        self, applied: AppliedPlan, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
     ) -> mx.executor.Executor:
         """Reshapes to another graph, as ``reshape`` does: shares the pool, and arrays where they are long enough."""
         try:
@@ -280,8 +280,8 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return executor
 
 
-def _without_plan(applied: Applied) -> Applied:
-    return replace(applied, base=applied.user, graph=applied.user, held={})
+def _without_plan(applied: AppliedPlan) -> AppliedPlan:
+    return replace(applied, base=applied.original, graph=applied.original, held={})
 
 
 def _draws_in(mode: bool, node: Node | TrainingNode) -> bool:
@@ -289,7 +289,7 @@ def _draws_in(mode: bool, node: Node | TrainingNode) -> bool:
     return mode or not spec(node.op).random.draws_in_training(node.attrs)
 
 
-def planned_executor(executor: mx.executor.Executor, applied: Applied) -> mx.executor.Executor:
+def planned_executor(executor: mx.executor.Executor, applied: AppliedPlan) -> mx.executor.Executor:
     """Turns a bound executor into a `PlannedExecutor`, unless it is of another class than MXNet's own."""
     if type(executor) is not mx.executor.Executor:
         return executor
@@ -311,14 +311,14 @@ class WithoutClones:
     itself, under its own name: that one waits here for the node. ``muted`` drops everything.
     """
 
-    def __init__(self, user: Graph, bound: Graph, callback: Callable[..., None]) -> None:
+    def __init__(self, original: Graph, bound: Graph, callback: Callable[..., None]) -> None:
         self.muted = False
         self._callback = callback
-        self._names = {node.name for node in user.nodes}
-        self._variables = {node.name for node in user.nodes if node.is_variable}
-        clones = {bound.nodes[number].name + _CLONE_SUFFIX[mark] for number, mark in marked(user, bound).items()}
+        self._names = {node.name for node in original.nodes}
+        self._variables = {node.name for node in original.nodes if node.is_variable}
+        clones = {bound.nodes[number].name + _CLONE_SUFFIX[mark] for number, mark in marked(original, bound).items()}
         self._clones = clones - self._names
-        pairs = zip(user.nodes, bound.nodes)
+        pairs = zip(original.nodes, bound.nodes)
         self._sliced = {user_node.name for user_node, bound_node in pairs if user_node.op != bound_node.op}
         texts = {node.name: node.attrs.get(GRADIENT_ATTRIBUTE) for node in bound.nodes}
         self._rules = {name: GradientRule.parse(text) for name, text in texts.items() if text}

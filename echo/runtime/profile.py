@@ -35,7 +35,7 @@ from echo.report.usage import BLOCKS, DEVICE, GRAPH, MIRROR, PLANNED, PROCESS, S
 from echo.runtime import bind_plan
 from echo.runtime.bind import optimize_symbol
 from echo.system.process import reset_peak, resident, trim
-from echo.verify.storage import peak_storage, why_not
+from echo.verify.storage import counting_blocker, peak_storage
 
 # Measures the bytes of a real training step from outside: of the process, MXNet's storage counter and the device.
 #
@@ -117,7 +117,7 @@ def _grow(folder: Path) -> dict[str, int]:
     trim()
     before = {PROCESS: resident("VmRSS"), DEVICE: _on_device(ctx)}
     blocks, unwritten = _blocks()
-    if why_not():
+    if counting_blocker():
         storage, (bound, on_device) = None, _train(symbol, ctx, call)
     else:
         storage, (bound, on_device) = peak_storage(lambda: _train(symbol, ctx, call), ctx)
@@ -265,8 +265,8 @@ def _checked(compare: Iterable[str]) -> tuple[str, ...]:
 
 def _usage(framework: MxnetFramework, training: TrainingGraph, memory: Memory) -> Usage:
     """``memory`` has the planned bytes; kinds that no array of the bind has are counted in addition to the arrays."""
-    beside = {kind: size for kind, size in memory.static.items() if kind not in framework.static}
-    return usage(training, memory.planned, framework.arrays(), beside)
+    others = {kind: size for kind, size in memory.static.items() if kind not in framework.static}
+    return usage(training, memory.planned, framework.arrays(), others)
 
 
 def _versions() -> Mapping[str, str]:

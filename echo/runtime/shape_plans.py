@@ -20,7 +20,7 @@ from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.planning.reuse import SpareTime
-from echo.plans.decisions import implements
+from echo.plans.decisions import has_gradient_rules
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import InputWatch, watch_of
 
@@ -30,39 +30,39 @@ _MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIB
 
 
 @dataclass(frozen=True)
-class CachedChoice:
-    """The choice for one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
+class CachedOpGraph:
+    """The graph that a CachedOp runs for one signature: a plan's, or None for the original one.
 
-    ``mode_dependent`` holds the operators that have to be recomputed in the mode of the forward pass. ``in_training``
-    says that the graph serves passes in training alone: such operators or masks of Dropout are recomputed.
-    ``implements`` says that its gradients read less than the user's own; ``watch`` has the inputs that backward reads
-    again.
+    ``key`` is equal for equal plans. ``mode_dependent`` holds the operators that have to be recomputed in the mode of
+    the forward pass. ``in_training`` says that the graph serves only passes in training: such operators or masks of
+    Dropout are recomputed. ``has_gradient_rules`` says that its gradients read less than the original graph's;
+    ``watch`` has the inputs that backward reads again.
     """
 
     graph: Graph | None = None
     key: tuple[Any, ...] = ()
     mode_dependent: frozenset[str] = frozenset()
     in_training: bool = False
-    implements: bool = False
+    has_gradient_rules: bool = False
     fuses: bool = False
     watch: InputWatch | None = None
 
 
-STOCK = CachedChoice()
+ORIGINAL = CachedOpGraph()
 
 
-def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> CachedChoice:
-    """The choice of a planned graph; ``user`` is the graph with these inputs that it was planned for."""
+def chosen(plan: Plan, graph: Graph, original: Graph, inputs: Sequence[str]) -> CachedOpGraph:
+    """The choice of a planned graph; ``original`` is the graph with these inputs that it was planned for."""
     recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
     mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
-    return CachedChoice(
+    return CachedOpGraph(
         graph=graph,
         key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in _MARKS) for node in graph.nodes)),
         mode_dependent=mode_dependent,
         in_training=bool(mode_dependent) or any(spec(node.op).safety.clone_op for node in recomputed),
-        implements=implements(graph),
+        has_gradient_rules=has_gradient_rules(graph),
         fuses=bool(plan.fused),
-        watch=watch_of(graph, user, inputs),
+        watch=watch_of(graph, original, inputs),
     )
 
 
@@ -83,7 +83,7 @@ class Answer(NamedTuple):
     """A plan for a shape, and the choice that runs with it; no plan where the block runs as MXNet has it."""
 
     plan: Plan | None
-    choice: CachedChoice
+    choice: CachedOpGraph
 
 
 class _Stage(Enum):
@@ -97,7 +97,7 @@ class _Stage(Enum):
 class _Shape:
     elements: int = 0
     plan: Plan | None = None
-    choice: CachedChoice = STOCK
+    choice: CachedOpGraph = ORIGINAL
     calls: int = 0
     stage: _Stage = _Stage.WAITING
 
@@ -142,17 +142,17 @@ class ShapePlans:
         """The plan of each signature that has one."""
         return {signature: shape.plan for signature, shape in self._shapes.items() if shape.plan is not None}
 
-    def get(self, signature: Signature) -> CachedChoice | None:
+    def get(self, signature: Signature) -> CachedOpGraph | None:
         """Returns the choice of a signature, or None if it was not seen."""
         shape = self._shapes.get(signature)
         return None if shape is None else shape.choice
 
-    def settle(self, signature: Signature, choice: CachedChoice) -> None:
+    def settle(self, signature: Signature, choice: CachedOpGraph) -> None:
         """Makes this the choice of a signature from now on."""
         shape = self._seen(signature)
         shape.choice, shape.stage = choice, _Stage.SETTLED
 
-    def choose(self, signature: Signature, planning: Planning) -> CachedChoice:
+    def choose(self, signature: Signature, planning: Planning) -> CachedOpGraph:
         """Returns the choice for a call, after planning as far as the spare time allows.
 
         Raises:

@@ -19,7 +19,7 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo.frontend.install import check_version
-from echo.frontend.mxnet_settings import share_one_space
+from echo.frontend.mxnet_settings import share_one_slot
 from echo.frontend.symbols import graph_of
 from echo.plans.options import Options
 from echo.plans.variables import options_from, warn_of_misspelt
@@ -99,13 +99,15 @@ def _wrapped(describe: Callable[..., bind_request.BindRequest], original: Callab
 
 
 def _planned(
-    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_request.BindRequest], on_error: ErrorPolicy
+    original: Callable[[], mx.executor.Executor],
+    describe: Callable[[], bind_request.BindRequest],
+    on_error: ErrorPolicy,
 ) -> mx.executor.Executor:
     def planned(options: Options) -> mx.executor.Executor:
         request = describe()
         return bind.with_plan(request, options, on_error, lambda: graph_of(request.symbol))
 
-    return on_error(planned, stock)
+    return on_error(planned, original)
 
 
 def _warning_once() -> Callable[[str], None]:
@@ -147,7 +149,7 @@ def _log(level: str) -> None:
 def enable_from_environment(before_all: bool = False) -> None:
     """Switches transparent mode on, as ``ECHO=1`` asks, once mxnet is imported.
 
-    If that is ``before_all`` operators of the program, these draw from one space (`share_one_space`).
+    If that is ``before_all`` operators of the program, these draw from one slot (`share_one_slot`).
 
     Raises:
         OptionError: a variable has a value that echo does not know.
@@ -156,5 +158,5 @@ def enable_from_environment(before_all: bool = False) -> None:
     _log(os.environ.get("ECHO_LOG", ""))
     warn_of_misspelt(lambda line: logger.warning("echo: %s", line))
     enable(options_from(os.environ))
-    if before_all and not share_one_space():
-        logger.debug("echo: MXNet's operators draw from several spaces")
+    if before_all and not share_one_slot():
+        logger.debug("echo: MXNet's operators draw from several workspace slots")

@@ -309,7 +309,7 @@ _NAMES: Mapping[str, re.Pattern[str]] = {
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedFile:
     """A file of the cache: its kind, its bytes, and the time of its writing, in seconds since 1970."""
 
     path: Path
@@ -318,7 +318,7 @@ class Kept:
     written: float
 
 
-def kept(folder: Path) -> tuple[Kept, ...]:
+def cached_files(folder: Path) -> tuple[CachedFile, ...]:
     """The files that echo wrote into a cache folder, the oldest first; none where there is no such folder.
 
     A link instead of an inner folder is not followed: its target is not the cache's.
@@ -330,20 +330,20 @@ def kept(folder: Path) -> tuple[Kept, ...]:
     for inner in (folder, folder / "plans", folder / "ptx"):
         with contextlib.suppress(FileNotFoundError):
             for path in [] if inner != folder and inner.is_symlink() else inner.iterdir():
-                files += _kept(path, path.relative_to(folder).as_posix())
+                files += _cached_files(path, path.relative_to(folder).as_posix())
     return tuple(sorted(files, key=lambda each: (each.written, each.path)))
 
 
-def _kept(path: Path, name: str) -> list[Kept]:
+def _cached_files(path: Path, name: str) -> list[CachedFile]:
     kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(name)), None)
     with contextlib.suppress(FileNotFoundError):  # another process makes room, too
         state = path.lstat()
         if kind is not None and stat.S_ISREG(state.st_mode):
-            return [Kept(path, kind, state.st_size, state.st_mtime)]
+            return [CachedFile(path, kind, state.st_size, state.st_mtime)]
     return []
 
 
-def delete(files: Iterable[Kept]) -> int:
+def delete(files: Iterable[CachedFile]) -> int:
     """Removes files; the number of those that were still there.
 
     Raises:

@@ -117,7 +117,7 @@ class Partitioner:
         )  # fmt: skip
         if not is_replayed(joint, plan, seconds):
             raise VerificationError("a replay of the plan does not come to its peak")
-        pair = partitioned(whole, joint, plan.splits, inputs, **options)
+        pair = partitioned(whole, joint, plan.schedule, inputs, **options)
         if self.verify:
             wrong = differences(pair, whole, inputs, **options)
             if wrong:

@@ -26,13 +26,13 @@ COPY_SUFFIX = "_again"  # of the names of nodes that run again
 
 
 def partitioned(
-    module: fx.GraphModule, joint: JointGraph, splits: RecomputeSchedule, inputs: Sequence[Any], **options: Any
+    module: fx.GraphModule, joint: JointGraph, schedule: RecomputeSchedule, inputs: Sequence[Any], **options: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The forward and backward graphs of a schedule; ``module`` stays as it is.
 
     ``options`` are those that torch calls a partitioner with, ``num_fwd_outputs`` among them.
     """
-    graph = _Writer(module, joint, splits).written()
+    graph = _Writer(module, joint, schedule).written()
     forward, backward = compat.default_partition(compat.graph_module(module, graph), inputs, **options)
     _remove_forward_nodes(backward, joint)
     return forward, backward
@@ -58,8 +58,8 @@ def _remove_forward_nodes(backward: fx.GraphModule, joint: JointGraph) -> None:
 
 
 class _Writer:
-    def __init__(self, module: fx.GraphModule, joint: JointGraph, splits: RecomputeSchedule) -> None:
-        self._module, self._joint, self._splits = module, joint, splits
+    def __init__(self, module: fx.GraphModule, joint: JointGraph, schedule: RecomputeSchedule) -> None:
+        self._module, self._joint, self._schedule = module, joint, schedule
         self._graph = fx.Graph()
         self._made: dict[tuple[fx.Node, int], fx.Node] = {}  # by node and copy; 0 is the forward pass's
         self._views: dict[tuple[fx.Node, tuple[fx.Node, ...]], fx.Node] = {}
@@ -72,7 +72,7 @@ class _Writer:
                 self._add(node, [], 0)
         for node in self._joint.forward:
             self._add(node, [self._made[read, 0] for read in node.all_input_nodes], 0, "is_forward")
-        for step in steps_of(self._joint.training, self._splits):
+        for step in steps_of(self._joint.training, self._schedule):
             if not self._is_forward(step.position):
                 self._run(step.node, step.position)
         self._write_output()
@@ -106,7 +106,7 @@ class _Writer:
 
     def _copy_at(self, number: int, position: int) -> int:
         """Which copy of a node's outputs a reader at a position of the base order finds."""
-        return bisect_right(self._splits.get(number, ()), position)
+        return bisect_right(self._schedule.get(number, ()), position)
 
     def _value(self, node: fx.Node, position: int) -> fx.Node:
         """What a reader in the backward pass finds for a node: the saved value, a copy, or a view of either."""

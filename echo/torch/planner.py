@@ -33,11 +33,11 @@ class GraphPlan:
 
     ``stock_bytes`` and ``peak_bytes`` are the most bytes alive at once without the plan and with it: activations and
     gradients, without parameters and inputs. ``seconds`` is the time of a step without the plan,
-    ``recompute_seconds`` what the plan adds. ``splits`` are positions by node number (`echo.ir.schedule`),
+    ``recompute_seconds`` what the plan adds. ``schedule`` are positions by node number (`echo.ir.schedule`),
     ``recomputed`` the names of the nodes that run again, with how often they do.
     """
 
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
     stock_bytes: int
     peak_bytes: int
     budget_bytes: int | None
@@ -93,28 +93,28 @@ def plan_graph(
     most = None if max_overhead is None else max_overhead * step
     problem = problem_of_graph(training, seconds, max_bytes=limit, max_seconds=most, banned=banned)
     starts = [schedule_of(joint, names, banned) for names in saved]
-    starts += sorted(KNOWN.of(problem), key=lambda splits: problem.rank(problem.value(splits)))[:1]
+    starts += sorted(KNOWN.of(problem), key=lambda schedule: problem.rank(problem.value(schedule)))[:1]
     solved = solve_graph(
         Search(), training, seconds, max_bytes=limit, max_seconds=most, banned=banned, starts=starts,
         simulations=SIMULATIONS, deadline=deadline,
     )  # fmt: skip
-    KNOWN.add(training, solved.splits)
+    KNOWN.add(training, solved.schedule)
     if limit is not None and solved.planned_bytes > limit:
-        raise BudgetError(limit, solved.planned_bytes, held_at_peak(joint, solved.splits), " by this graph")
-    return described(joint, seconds, solved.splits, solved.value, limit)
+        raise BudgetError(limit, solved.planned_bytes, held_at_peak(joint, solved.schedule), " by this graph")
+    return described(joint, seconds, solved.schedule, solved.value, limit)
 
 
 def described(
-    joint: JointGraph, seconds: Sequence[float], splits: RecomputeSchedule, value: Evaluation, limit: int | None
+    joint: JointGraph, seconds: Sequence[float], schedule: RecomputeSchedule, value: Evaluation, limit: int | None
 ) -> GraphPlan:
     """The plan of a schedule."""
     runs: dict[str, int] = {}
-    for step in steps_of(joint.training, splits):
+    for step in steps_of(joint.training, schedule):
         if step.node != step.position:
             name = joint.training.nodes[step.node].name
             runs[name] = runs.get(name, 0) + 1
     stock = joint.training.planned_bytes
-    return GraphPlan(splits, stock, value.bytes, limit, sum(seconds), value.seconds, tuple(runs.items()))
+    return GraphPlan(schedule, stock, value.bytes, limit, sum(seconds), value.seconds, tuple(runs.items()))
 
 
 def schedule_of(joint: JointGraph, saved: Iterable[str], banned: Iterable[int] = ()) -> RecomputeSchedule:
@@ -129,15 +129,15 @@ def schedule_of(joint: JointGraph, saved: Iterable[str], banned: Iterable[int] =
         if entry is not None:
             fixed.add(entry.node)
     operators = [(number, node) for number, node in joint.training.operators() if node.forward]
-    splits = once(joint.training, [n for n, node in operators if n not in fixed and not node.stateful])
-    needed = {step.node for step in steps_of(joint.training, splits) if step.node != step.position}
-    return {number: positions for number, positions in splits.items() if number in needed}
+    schedule = once(joint.training, [n for n, node in operators if n not in fixed and not node.stateful])
+    needed = {step.node for step in steps_of(joint.training, schedule) if step.node != step.position}
+    return {number: positions for number, positions in schedule.items() if number in needed}
 
 
-def held_at_peak(joint: JointGraph, splits: RecomputeSchedule) -> str:
+def held_at_peak(joint: JointGraph, schedule: RecomputeSchedule) -> str:
     """The largest values that are alive at the step with the most live bytes, as a text."""
     training = joint.training
-    order = [step.node for step in steps_of(training, splits)]
+    order = [step.node for step in steps_of(training, schedule)]
     alive: set[tuple[int, int]] = {(entry.node, entry.index) for entry in training.outputs}
     most, held = -1, sorted(alive)
     for number in reversed(order):
@@ -154,5 +154,5 @@ def held_at_peak(joint: JointGraph, splits: RecomputeSchedule) -> str:
 
 def is_replayed(joint: JointGraph, plan: GraphPlan, seconds: Sequence[float]) -> bool:
     """Whether a replay of the plan's steps that trusts no planner comes to the same peak."""
-    order = [step.node for step in steps_of(joint.training, plan.splits)]
+    order = [step.node for step in steps_of(joint.training, plan.schedule)]
     return replay(joint.training, order, seconds).bytes == plan.peak_bytes

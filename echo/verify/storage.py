@@ -57,33 +57,33 @@ class Difference:
 
 
 def growth(
-    stock: Callable[[], Any], planned: Callable[[], Any], ctx: mx.Context, hidden: int | None
+    original: Callable[[], Any], planned: Callable[[], Any], ctx: mx.Context, hidden: int | None
 ) -> tuple[Difference | None, str]:
     """Returns by how much a planned graph holds more storage in a step than the original one, and a text for the log.
 
-    ``stock`` and ``planned`` run a step, and allocate and free all that it holds. ``hidden`` are the bytes that the
+    ``original`` and ``planned`` run a step, and allocate and free all that it holds. ``hidden`` are the bytes that the
     user's operators hold outside MXNet's storage; if it is None, they are unknown, and nothing is compared.
     """
     if hidden is None:
         return None, "storage was not compared"
     try:
-        user_bytes, plan_bytes = peak_storage(stock, ctx)[0], peak_storage(planned, ctx)[0]
+        original_bytes, plan_bytes = peak_storage(original, ctx)[0], peak_storage(planned, ctx)[0]
         for _ in range(_AGAIN):
-            if grows(user_bytes + hidden, plan_bytes):
-                user_bytes = max(user_bytes, peak_storage(stock, ctx)[0])
+            if grows(original_bytes + hidden, plan_bytes):
+                original_bytes = max(original_bytes, peak_storage(original, ctx)[0])
                 plan_bytes = min(plan_bytes, peak_storage(planned, ctx)[0])
     except (NativeError, mx.MXNetError) as error:
         return None, f"storage was not compared: {one_line(error)}"
-    user_bytes += hidden
-    told = f"{size_text(user_bytes)} of storage became {size_text(plan_bytes)}"
-    if not grows(user_bytes, plan_bytes):
+    original_bytes += hidden
+    told = f"{size_text(original_bytes)} of storage became {size_text(plan_bytes)}"
+    if not grows(original_bytes, plan_bytes):
         return None, told
-    return Difference(STORAGE, plan_bytes / user_bytes - 1, np.array(user_bytes), np.array(plan_bytes)), told
+    return Difference(STORAGE, plan_bytes / original_bytes - 1, np.array(original_bytes), np.array(plan_bytes)), told
 
 
-def grows(user_bytes: int, plan_bytes: int) -> bool:
+def grows(original_bytes: int, plan_bytes: int) -> bool:
     """Whether a plan's graph holds more than the tolerance allows."""
-    return plan_bytes > TOLERANCE * user_bytes and plan_bytes > user_bytes + LEAST
+    return plan_bytes > TOLERANCE * original_bytes and plan_bytes > original_bytes + LEAST
 
 
 def peak_storage(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
@@ -94,8 +94,8 @@ def peak_storage(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
     Raises:
         NativeError: this MXNet's storage cannot be counted, or is being counted already.
     """
-    if why_not():
-        raise NativeError(why_not())
+    if counting_blocker():
+        raise NativeError(counting_blocker())
     library = native.hook_library()
     begin = function(library, "echo_held_begin", ctypes.c_int, ctypes.c_int32, ctypes.c_int32)
     alive = function(library, "echo_held_alive", ctypes.c_size_t)
@@ -138,7 +138,7 @@ def beside_storage(plan: Plan | None, ctx: mx.Context) -> int | None:
 
 
 @functools.lru_cache(maxsize=None)
-def why_not() -> str:
+def counting_blocker() -> str:
     """Why storage cannot be counted here; empty where it can, which is tried once."""
     try:
         install = function(native.hook_library(), "echo_held_install", ctypes.c_int, ctypes.c_char_p)

@@ -1,6 +1,6 @@
 """``verify``: checks before the first training step of a bound graph that its results are the original graph's.
 
-If it does not, one warning names a folder with everything that a report needs, and the user's own graph runs from then
+If it does not, one warning names a folder with everything that a report needs, and the original graph runs from then
 on. Under ``strict`` that is an error.
 """
 
@@ -13,6 +13,7 @@ import platform
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,8 @@ from echo.verify.storage import Difference, beside_storage, growth
 
 logger = logging.getLogger("echo")
 Findings = Tuple[List[Difference], str]  # and a text about storage, for the log
+_LEAST_SECONDS = 0.05  # of a step: shorter ones vary by more than graphs differ
+_NOISE = 0.15  # of a step that is run twice or three times, next to copies of its arrays
 Make = Callable[[bool], Any]  # makes an executor or a CachedOp: of the planned graph, or of the original one
 
 
@@ -43,7 +46,7 @@ class Case:
     """One bound graph and its inputs: ``arrays`` are arguments, auxiliary states and gradients before the step."""
 
     runner: Runner
-    user: Graph
+    original: Graph
     bound: Graph
     fuses: bool  # last bits may differ
     ctx: mx.Context
@@ -53,6 +56,7 @@ class Case:
     flags: Sequence[tuple[str, Any]] = ()
     training: bool = True
     options: Options | None = None  # as far as they are known
+    seconds: dict[bool, list[float]] = field(default_factory=dict, compare=False)  # of steps, with the plan or without
 
     @staticmethod
     def of_call(inputs: Mapping[str, Any], ctx: mx.Context, **facts: Any) -> Case:
@@ -72,9 +76,12 @@ class Case:
         """
 
         def step(of_plan: bool) -> compare.Arrays:
-            return self._step(make(of_plan))
+            runnable, start = make(of_plan), time.perf_counter()
+            arrays = self._step(runnable)
+            self.seconds.setdefault(of_plan, []).append(time.perf_counter() - start)
+            return arrays
 
-        with compare.same_random(self.user, self.ctx.device_type == "gpu") as (restore, read_state):
+        with compare.same_random(self.original, self.ctx.device_type == "gpu") as (restore, read_state):
             expected, first = step(False), read_state()
             restore()
             actual, second = self._step(planned), read_state()
@@ -84,10 +91,31 @@ class Case:
             wrong.append(Difference("the stream of random numbers", float("nan"), np.zeros(0), np.zeros(0)))
         return wrong if grown is None else [*wrong, grown], told
 
+    def why_slow(self) -> str:
+        """Returns a text on a step that takes longer than the bound on time, or "" if none is seen to.
+
+        Of each graph the fastest step counts: the first one allocates.
+        """
+        options = self.options
+        if options is None or not {False, True} <= self.seconds.keys():
+            return ""
+        bound = options.max_time
+        if bound is None and options.overhead_bound is not None:
+            bound = 1 + options.overhead_bound
+        original, planned = (min(self.seconds[of_plan]) for of_plan in (False, True))
+        if bound is None or original < _LEAST_SECONDS or planned <= (bound + _NOISE) * original:
+            return ""
+        predicted = None if self.plan is None else self.plan.time
+        text = "" if predicted is None else f", {predicted.ratio:.2f} was predicted"
+        return (
+            f"a step took {planned / original:.2f} times the original one{text}, and the bound is {bound:.2f}: a "
+            "smaller max_overhead or heavy='never' leaves out recomputation, and mxecho record measures more steps"
+        )
+
     def _step(self, runnable: Any) -> compare.Arrays:
         if self.runner == Runner.EXECUTOR:
             return compare.step_of(runnable)
-        return compare.call_of(runnable, self.arrays["argument"], symbol_of(self.user).list_auxiliary_states())
+        return compare.call_of(runnable, self.arrays["argument"], symbol_of(self.original).list_auxiliary_states())
 
 
 @dataclass(frozen=True)
@@ -110,7 +138,7 @@ class Verifier:
         """
         applied = executor._applied
         arrays = {"argument": executor.arg_dict, "gradient": executor.grad_dict, "state": executor.aux_dict}
-        case = Case(Runner.EXECUTOR, applied.user, applied.graph, applied.fuses, executor._ctx, self.plan,
+        case = Case(Runner.EXECUTOR, applied.original, applied.graph, applied.fuses, executor._ctx, self.plan,
                     executor.requests, arrays, options=self.options)  # fmt: skip
 
         def make(of_plan: bool) -> mx.executor.Executor:
@@ -149,18 +177,20 @@ def matches_original(case: Case, find: Callable[[], Findings], strict: bool) -> 
         logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
         return True
     if not wrong:
-        same = "outputs, gradients, states and random numbers are those of the user's own graph"
+        same = "outputs, gradients, states and random numbers are those of the original graph"
         logger.info("echo: verify: %s; %s", same, storage)
+        if slow := case.why_slow():
+            logger.warning("echo: verify: %s", slow)
         return True
     folder = write(case, wrong)
     shown = "; ".join(map(str, wrong[:3])) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     text = (
-        f"a plan does not do what your own graph does: {shown}. Please report it with what is in {folder}, where "
+        f"a plan does not do what your original graph does: {shown}. Please report it with what is in {folder}, where "
         f"reproduce.py runs it again (it holds your parameters and this batch)"
     )
     if strict:
         raise VerificationError(text)
-    logger.warning("echo: verify: %s. Your own graph runs from here on, and nothing wrong has come out.", text)
+    logger.warning("echo: verify: %s. Your original graph runs from here on, and nothing wrong has come out.", text)
     return False
 
 
@@ -206,7 +236,7 @@ def write(case: Case, wrong: Sequence[Difference]) -> Path:
             "platform": platform.platform(),
         },
     }
-    graphs = {name: graph.to_json() for name, graph in (("symbol", case.user), ("bound", case.bound))}
+    graphs = {name: graph.to_json() for name, graph in (("symbol", case.original), ("bound", case.bound))}
     for name, value in {"about": about, **graphs}.items():
         (folder / f"{name}.json").write_text(json.dumps(value, indent=1), encoding="utf-8")
     if case.plan is not None:
@@ -230,7 +260,7 @@ def replay(folder: Path) -> int:
         case.arrays["argument"][name].attach_grad()
 
     def make(of_plan: bool) -> Any:
-        symbol = symbol_of(case.bound if of_plan else case.user)
+        symbol = symbol_of(case.bound if of_plan else case.original)
         if case.runner != Runner.EXECUTOR:
             return mx.nd.CachedOp(symbol, case.flags)
         copies = [{name: array.copy() for name, array in case.arrays.get(kind, {}).items()} for kind in _KINDS]
@@ -245,7 +275,7 @@ def replay(folder: Path) -> int:
 
 
 def _loaded(folder: Path) -> Case:
-    about, user, bound = (json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    about, original, bound = (json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
                           for name in ("about", "symbol", "bound"))  # fmt: skip
     ctx = mx.Context(*about["context"])
     arrays: dict[str, dict[str, Any]] = {}
@@ -255,7 +285,7 @@ def _loaded(folder: Path) -> Case:
             arrays.setdefault(kind, {})[name] = mx.nd.array(value, ctx, value.dtype)
     plan = folder / "plan.json"
     return Case(
-        Runner(about["runner"]), graph_of(load(user)), graph_of(load(bound)), about["fuses"], ctx,
+        Runner(about["runner"]), graph_of(load(original)), graph_of(load(bound)), about["fuses"], ctx,
         Plan.load(plan) if plan.exists() else None, about["requests"], arrays,
         [(name, value) for name, value in about["flags"]], about["training"],
     )  # fmt: skip

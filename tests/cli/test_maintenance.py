@@ -12,13 +12,13 @@ from typing import Mapping
 import pytest
 
 from echo.cli import machine, main
-from echo.cli.machine import STOPS, Fact
+from echo.cli.machine import STOPS, Check
 from echo.cli.maintenance import rows_of
-from echo.system.files import PLANS, TIMES, Kept
+from echo.system.files import PLANS, TIMES, CachedFile
 from tests.cli.models import check_line
 
-FINE_ONE = Fact("Python", "version", "3.11.7")
-STOPS_ONE = Fact("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0", STOPS)
+FINE_ONE = Check("Python", "version", "3.11.7")
+STOPS_ONE = Check("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0", STOPS)
 
 
 def test_here_echo_works(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,17 +30,17 @@ def test_here_echo_works(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in text
 
 
-@pytest.mark.parametrize(("facts", "status"), [([FINE_ONE], 0), ([FINE_ONE, STOPS_ONE], 1)], ids=["works", "does not"])
+@pytest.mark.parametrize(("checks", "status"), [([FINE_ONE], 0), ([FINE_ONE, STOPS_ONE], 1)], ids=["works", "does not"])
 def test_exit_status(
-    facts: list[Fact], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checks: list[Check], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(machine, "examine", lambda: facts)
+    monkeypatch.setattr(machine, "examine", lambda: checks)
     assert main.main(["doctor"]) == status
-    assert capsys.readouterr().out.splitlines() == machine.render(facts).splitlines()
+    assert capsys.readouterr().out.splitlines() == machine.render(checks).splitlines()
     assert main.main(["doctor", "--json"]) == status
     found = json.loads(capsys.readouterr().out)
     assert found["works"] is (status == 0)
-    assert [Fact(**fact) for fact in found["facts"]] == facts
+    assert [Check(**check) for check in found["facts"]] == checks
 
 
 def command(environment: Mapping[str, str], *options: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +60,7 @@ def test_command_without_writable_cache_names_what_is_off(tmp_path: Path) -> Non
 def test_command_with_invalid_option_fails_and_names_it() -> None:
     done = command({**os.environ, "ECHO_MAX_OVERHEAD": "banana"}, "--json")
     assert done.returncode == 1
-    stops = [fact["name"] for fact in json.loads(done.stdout)["facts"] if fact["state"] == STOPS]
+    stops = [check["name"] for check in json.loads(done.stdout)["facts"] if check["state"] == STOPS]
     assert stops == ["ECHO_MAX_OVERHEAD"]
 
 
@@ -89,7 +89,11 @@ def test_cached_plans_are_shown_and_cleared(
 
 
 def test_rows_are_kinds_with_ages() -> None:
-    files = [Kept(Path("a"), TIMES, 3, 5.0), Kept(Path("b"), PLANS, 7, 10.0), Kept(Path("c"), PLANS, 1, 40.0)]
+    files = [
+        CachedFile(Path("a"), TIMES, 3, 5.0),
+        CachedFile(Path("b"), PLANS, 7, 10.0),
+        CachedFile(Path("c"), PLANS, 1, 40.0),
+    ]
     assert rows_of(files, 100.0) == [
         {"kind": TIMES, "files": 1, "bytes": 3, "newest_seconds": 95.0, "oldest_seconds": 95.0},
         {"kind": PLANS, "files": 2, "bytes": 8, "newest_seconds": 60.0, "oldest_seconds": 90.0},
@@ -97,8 +101,8 @@ def test_rows_are_kinds_with_ages() -> None:
 
 
 def test_ages_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    files = tuple(Kept(Path("a"), TIMES, 0, -written) for written in (7200.0, 86400.0 * 3))
-    monkeypatch.setattr("echo.system.files.kept", lambda _: files)
+    files = tuple(CachedFile(Path("a"), TIMES, 0, -written) for written in (7200.0, 86400.0 * 3))
+    monkeypatch.setattr("echo.system.files.cached_files", lambda _: files)
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert main.main(["cache", "show"]) == 0
     assert "2 hours to 3 days old" in capsys.readouterr().out

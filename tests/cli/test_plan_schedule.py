@@ -10,7 +10,7 @@ import pytest
 
 from echo.cli import main
 from echo.cli.plan import held_at_peak, render_schedule
-from echo.policies import All, RecomputeNone
+from echo.policies import RecomputeAll, RecomputeNone
 from echo.policies.data_graph import DataGraph, Solved, problem_of_graph, solve_graph
 from echo.system.terminal import size_text
 from tests.cli.models import check_line
@@ -50,8 +50,8 @@ def test_example_of_the_guide_prints_what_the_guide_shows(
 
 def solved(graph: DataGraph, nodes: list[int]) -> Solved:
     problem = problem_of_graph(*graph)
-    splits = problem.splits(nodes)
-    return Solved(splits, problem.value(splits), True)
+    schedule = problem.splits(nodes)
+    return Solved(schedule, problem.value(schedule), True)
 
 
 def test_four_lines_with_the_numbers_of_the_schedule() -> None:
@@ -72,7 +72,7 @@ def test_four_lines_with_the_numbers_of_the_schedule() -> None:
 
 def test_heavy_operators_are_counted() -> None:
     graph = unrolled(2)
-    everything = solve_graph(All(), *graph, max_bytes=0)
+    everything = solve_graph(RecomputeAll(), *graph, max_bytes=0)
     last = render_schedule(graph, "all", 0, everything).splitlines()[-1]
     products = sum(node.op == "linear" for node in graph.training.nodes)
     assert f", {products} of them heavy, in " in last

@@ -14,7 +14,7 @@ from echo.estimators.footprint import (
     HOLES,
     PLANNED,
     SEEN,
-    SPACES,
+    WORKSPACE_SLOTS,
     Footprint,
     Layers,
     ProcessPeak,
@@ -23,7 +23,7 @@ from echo.estimators.footprint import (
     hole_bytes,
     layer_of,
     process_peak,
-    space_bytes,
+    workspace_slot_bytes,
     workspaces,
 )
 from echo.estimators.mxnet_storage import Storage, plan_storage
@@ -180,7 +180,7 @@ def test_output_never_read_lives_for_its_own_step() -> None:
     b = Builder()
     x = b.variable("x", 10)
     b.nodes.append(
-        TrainingNode("split", "split", (TensorType((10,)), TensorType((30,))), (x,), user=1)  # second is never read
+        TrainingNode("split", "split", (TensorType((10,)), TensorType((30,))), (x,), original=1)  # second is never read
     )
     last = b.forward("exp", "last", (10,), Entry(1, 0))
     found = footprint_of(b.graph([last]))
@@ -190,8 +190,8 @@ def test_output_never_read_lives_for_its_own_step() -> None:
 def test_types_have_their_own_sizes() -> None:
     b = Builder()
     x = b.variable("x", 10)
-    b.nodes.append(TrainingNode("cast", "double", (TensorType((10,), 1),), (x,), user=1))
-    b.nodes.append(TrainingNode("cast", "half", (TensorType((10,), 2),), (Entry(1),), user=2))
+    b.nodes.append(TrainingNode("cast", "double", (TensorType((10,), 1),), (x,), original=1))
+    b.nodes.append(TrainingNode("cast", "half", (TensorType((10,), 2),), (Entry(1),), original=2))
     assert footprint_of(b.graph([Entry(2)])).live.tolist() == [0, 80, 100]
 
 
@@ -289,7 +289,7 @@ def test_layers_hold_what_is_stashed() -> None:
 
 
 def test_peak_of_parts_is_their_sum_without_empty_ones() -> None:
-    peak = process_peak({HELD: 150, PLANNED: 80, SPACES: 0, CODE: 11})
+    peak = process_peak({HELD: 150, PLANNED: 80, WORKSPACE_SLOTS: 0, CODE: 11})
     assert peak == ProcessPeak({HELD: 150, PLANNED: 80, CODE: 11})
     assert peak.total == 241
 
@@ -310,9 +310,9 @@ def test_peak_with_a_part_that_was_seen_elsewhere_keeps_it() -> None:
 
 
 def test_spaces_hold_the_largest_map_in_the_first_and_half_of_it_in_others() -> None:
-    assert [space_bytes(64, spaces) for spaces in (0, 1, 2, 4)] == [0, 64, 96, 160]
+    assert [workspace_slot_bytes(64, spaces) for spaces in (0, 1, 2, 4)] == [0, 64, 96, 160]
 
 
 def test_holes_are_a_fifth_of_planned_memory_that_is_allocated_at_each_step() -> None:
     assert (hole_bytes(400, dynamic=True), hole_bytes(400, dynamic=False)) == (80, 0)
-    assert {HOLES, SPACES}.isdisjoint(process_peak({HOLES: 0, SPACES: 0}).parts)
+    assert {HOLES, WORKSPACE_SLOTS}.isdisjoint(process_peak({HOLES: 0, WORKSPACE_SLOTS: 0}).parts)

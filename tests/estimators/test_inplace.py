@@ -1,4 +1,4 @@
-"""Where operators work in place: as in the user's graph, wherever bits could depend on it."""
+"""Where operators work in place: as in the original graph, wherever bits could depend on it."""
 
 from __future__ import annotations
 

@@ -114,9 +114,9 @@ def test_a_plan_says_what_is_kept_and_counts_it() -> None:
     symbol = network(ENDS["swish"])
     plan = echo.plan(symbol, data=SHAPE, recompute=["sigmoid"], **OPTIONS)
     again = [decision for decision in plan.recomputed if decision.op == "sigmoid"]
-    assert plan.after.kept == MAP * len(again) > 0  # of each, its input
+    assert plan.after.layout_copies == MAP * len(again) > 0  # of each, its input
     assert plan.after.total == plan.after.planned + sum(plan.after.static.values())
-    assert f"MB planned and {size_text(plan.after.kept)} plain copies of maps" in plan.summary()
+    assert f"MB planned and {size_text(plan.after.layout_copies)} plain copies of maps" in plan.summary()
     assert echo.Plan.from_json(plan.to_json()) == plan
     grown = held_by_executor(echo.optimize(symbol, recompute=["sigmoid"], **OPTIONS)) - held_by_executor(symbol)
     expected = plan.after.chosen - plan.before.planned
@@ -158,7 +158,7 @@ def test_all_planners_count_what_copies_keep() -> None:
     choice = np.zeros(training.first_entry[-1], np.uint8)
     choice[[training.entry_id(Entry(number)) for number in clip]] = 1
     clones = with_clones(training, [Entry(number) for number in clip])
-    kept = sum(node.layout_copy_bytes for node in clones.nodes if not node.forward and node.user is not None)
+    kept = sum(node.layout_copy_bytes for node in clones.nodes if not node.forward and node.original is not None)
     assert kept == MAP * len(clip)
     seconds, ranges = [0.0] * len(training.nodes), (16, 1, -1)
     for planner in (StoragePlanner, ReferencePlanner):
@@ -167,9 +167,9 @@ def test_all_planners_count_what_copies_keep() -> None:
     shaped = replace(training, runner=Runner.SHAPED)
     fast, slow = (planner(shaped, seconds) for planner in (StoragePlanner, ReferencePlanner))
     assert fast.evaluate(choice, ranges).totals == slow.evaluate(choice, ranges).totals
-    splits = {number: (len(training.nodes) // 2,) for number in clip}
+    schedule = {number: (len(training.nodes) // 2,) for number in clip}
     for measure in (LIVE, CHUNKS):
         own, less = (Scheduler(graph, seconds, measure) for graph in (training, without))
-        steps = own.steps(splits)
+        steps = own.steps(schedule)
         again = sum(training.nodes[step.node].layout_copy_bytes for step in steps if step.node != step.position)
-        assert own.simulate(splits).bytes - less.simulate(splits).bytes == again > 0
+        assert own.simulate(schedule).bytes - less.simulate(schedule).bytes == again > 0

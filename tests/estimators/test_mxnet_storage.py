@@ -91,9 +91,9 @@ def test_native_reference_and_mxnet_agree(name: str) -> None:
         assert totals[1] <= totals[0]
         marks: dict[int, list[int]] = {}
         for entry in entries:
-            user = case.training.nodes[entry.node].user
-            assert user is not None
-            marks.setdefault(user, []).append(entry.index)
+            original = case.training.nodes[entry.node].original
+            assert original is not None
+            marks.setdefault(original, []).append(entry.index)
         graph = mark(case.graph, marks, hook=True, match_range=StorageStrategy.ASSIGNED)
         assert case.bound(graph).planned_bytes == totals[0]
 

@@ -103,7 +103,7 @@ def test_a_pool_hands_blocks_out_again_for_their_own_size_alone() -> None:
     fine, coarse = MemoryPool(4, 64, powers=False), MemoryPool(8, 64, powers=True)
     assert plan_storage(replace(graph, pool=fine), 0).total == 12, "third and last get the blocks of first and second"
     assert plan_storage(replace(graph, pool=coarse), 0).total == 16, "blocks of 8 bytes"
-    late = MemoryPool(4, 64, powers=False, late=1)
+    late = MemoryPool(4, 64, powers=False, reuse_delay=1)
     assert plan_storage(replace(graph, pool=late), 0).total == 2 * 4 + 2 * 8, "each comes back when the next is there"
     three = b.forward("relu", "three", (3,), last)
     graph = replace(b.graph([three]), runner=Runner.DYNAMIC)
@@ -177,9 +177,9 @@ def test_a_cached_op_allocates_what_was_planned(name: str) -> None:
     ]
     marks: dict[int, list[int]] = {}
     for entry in chosen:
-        user = training.nodes[entry.node].user
-        assert user is not None
-        marks.setdefault(user, []).append(entry.index)
+        original = training.nodes[entry.node].original
+        assert original is not None
+        marks.setdefault(original, []).append(entry.index)
     for match_range in (None, 1):
         graph = mark(case.graph, marks, hook=True, match_range=match_range)
         predicted = plan_storage(with_clones(training, chosen), match_range or 16).total

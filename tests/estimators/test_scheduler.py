@@ -32,9 +32,9 @@ def test_python_says_what_the_native_library_says(monkeypatch: pytest.MonkeyPatc
         backward = [number for number, node in graph.training.operators() if not node.forward]
         for _ in range(5):
             chosen = generator.sample(sorted(native.candidates), 6)
-            splits = {number: tuple(sorted(generator.sample(backward, 2))) for number in chosen[:3]}
+            schedule = {number: tuple(sorted(generator.sample(backward, 2))) for number in chosen[:3]}
             choice = native.choice(chosen)
-            for given in (None, splits):
+            for given in (None, schedule):
                 value, same = (e.evaluate(choice, (1, 2), None, given) for e in (native.evaluator, plain))
                 assert value.totals == same.totals, f"seed {seed}"
                 assert value.seconds == pytest.approx(same.seconds), f"seed {seed}"
@@ -42,7 +42,7 @@ def test_python_says_what_the_native_library_says(monkeypatch: pytest.MonkeyPatc
 
 
 def test_splits_go_before_the_choice() -> None:
-    """Nodes 8 and 9 of ten run again: once for all, or node 9 from its own gradient on."""
+    """Nodes 8 and 9 of ten are recomputed: once for all, or node 9 from its own gradient on."""
     problem = problem_of_graph(*chain(10))
     choice = problem.choice([8, 9])
     assert problem.evaluator.evaluate(choice, (1,)).seconds == 2
@@ -59,11 +59,13 @@ def test_steps_bytes_and_seconds_are_those_of_the_specification() -> None:
         training, seconds = random_graph(seed, generator.randint(4, 20))
         forward = [number for number, node in training.operators() if node.forward]
         backward = [number for number, node in training.operators() if not node.forward]
-        splits = {number: sorted(generator.sample(backward, 2)) for number in forward[:-1] if generator.random() < 0.5}
+        schedule = {
+            number: sorted(generator.sample(backward, 2)) for number in forward[:-1] if generator.random() < 0.5
+        }
         scheduler = Scheduler(training, seconds)
-        steps = steps_of(training, splits)
-        assert scheduler.steps(splits) == steps, f"seed {seed}"
-        found = scheduler.simulate(splits)
+        steps = steps_of(training, schedule)
+        assert scheduler.steps(schedule) == steps, f"seed {seed}"
+        found = scheduler.simulate(schedule)
         replayed = replay(training, [step.node for step in steps], seconds)
         assert found.bytes == replayed.bytes, f"seed {seed}"
         assert found.seconds == pytest.approx(replayed.seconds - sum(seconds)), f"seed {seed}: the copies alone"
@@ -97,9 +99,9 @@ def test_a_budget_is_kept_and_what_has_room_in_it() -> None:
     stock = scheduler.simulate({})
     everything = {number: (31,) for number in range(30)}
     assert scheduler.keep(everything, stock.bytes) == ({}, stock)
-    splits, found = scheduler.fit(range(30), 20, EFFORT)
+    schedule, found = scheduler.fit(range(30), 20, EFFORT)
     assert found.bytes <= 20 < stock.bytes
-    assert found == scheduler.simulate(splits)
+    assert found == scheduler.simulate(schedule)
     assert set(scheduler.fit(range(5), 20, EFFORT)[0]) <= set(range(5)), "candidates alone"
 
 
@@ -116,10 +118,10 @@ def test_the_smallest_keeps_the_bound_on_time(measure: int) -> None:
         candidates = [number for number, node in graph.training.operators() if node.forward][:-1]
         stock, most = scheduler.simulate({}), scheduler.least(candidates, 1e300, EFFORT)[1]
         for share in (0.0, 0.1, 0.3, 0.5, 0.9):
-            splits, value = scheduler.least(candidates, share * most.seconds, EFFORT)
+            schedule, value = scheduler.least(candidates, share * most.seconds, EFFORT)
             assert value.seconds <= share * most.seconds, f"seed {seed}, share {share}"
             assert value.bytes <= stock.bytes, f"seed {seed}, share {share}"
-            assert value == scheduler.simulate(splits), f"seed {seed}, share {share}"
+            assert value == scheduler.simulate(schedule), f"seed {seed}, share {share}"
             saved += share == 0.5 and value.bytes < stock.bytes
     assert saved > 60
 
@@ -134,8 +136,8 @@ def test_priced_seconds_recompute_less_and_candidates_alone() -> None:
         candidates = operators[::2]
         stock, free = scheduler.simulate({}), scheduler.least(candidates, 1e300, EFFORT)[1]
         step = (stock.bytes - free.bytes) / max(free.seconds, 1e-9)  # what a second saves on the whole way
-        splits, priced = scheduler.least(candidates, 1e300, EFFORT, price=1.5 * step)
-        assert set(splits) <= set(candidates), f"seed {seed}"
+        schedule, priced = scheduler.least(candidates, 1e300, EFFORT, price=1.5 * step)
+        assert set(schedule) <= set(candidates), f"seed {seed}"
         assert priced.bytes + 1.5 * step * priced.seconds <= stock.bytes, f"seed {seed}"
         fewer += priced.seconds < free.seconds
         assert scheduler.least(candidates, 1e300, EFFORT, price=1e12)[1].seconds <= 1e-6

@@ -200,11 +200,11 @@ def hub(readers: int, op: str = "tanh") -> Any:
 def test_run_counts_end_at_255(copies: int) -> None:
     training = hub(copies)
     choice = choice_of(training, [Entry(1)])
-    splits = {1: tuple(range(3, 3 + copies))}
+    schedule = {1: tuple(range(3, 3 + copies))}
     seconds = [1.0] * len(training.nodes)
     for made in (StoragePlanner(training, seconds), ReferencePlanner(training, seconds)):
-        assert made.executed(choice, splits).tolist()[1] == min(copies, 255)
-        assert made.evaluate(choice, (16,), splits=splits).seconds == copies
+        assert made.executed(choice, schedule).tolist()[1] == min(copies, 255)
+        assert made.evaluate(choice, (16,), schedule=schedule).seconds == copies
 
 
 def test_a_dropout_without_a_mask_runs_again() -> None:

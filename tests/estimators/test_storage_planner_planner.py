@@ -64,14 +64,14 @@ def test_splits_need_what_mxnet_plans(name: str) -> None:
     fast, slow = planners(case)
     for seed in range(2):
         entries = case.draw(seed, 0.7)
-        choice, splits = choice_of(case.training, entries), case.draw_splits(seed, entries)
-        found, expected = (planner.evaluate(choice, MATCH_RANGES, None, splits) for planner in (fast, slow))
+        choice, schedule = choice_of(case.training, entries), case.draw_schedule(seed, entries)
+        found, expected = (planner.evaluate(choice, MATCH_RANGES, None, schedule) for planner in (fast, slow))
         assert found.totals == expected.totals
         assert found.totals == tuple(
-            case.mxnet_memory_plan(case.rewritten(entries, splits=splits), r) for r in MATCH_RANGES
+            case.mxnet_memory_plan(case.rewritten(entries, schedule=schedule), r) for r in MATCH_RANGES
         )
         assert found.seconds == pytest.approx(expected.seconds, rel=1e-12, abs=0)
-        np.testing.assert_array_equal(fast.executed(choice, splits), slow.executed(choice, splits))
+        np.testing.assert_array_equal(fast.executed(choice, schedule), slow.executed(choice, schedule))
 
 
 def test_a_choice_changes_the_totals() -> None:
@@ -189,9 +189,9 @@ def printed(case: Case, graph: Graph, value: int) -> int:
 def test_forward_graph_is_the_forward_part_of_the_training_graph(name: str) -> None:
     case = any_case(name)
     alone = forward_graph(case.graph, case.binding, mx.cpu())
-    assert [(node.op, node.name, node.user) for node in alone.nodes] == [
+    assert [(node.op, node.name, node.original) for node in alone.nodes] == [
         (node.op, node.name, number) for number, node in enumerate(case.graph.nodes)
     ]
-    types = {node.user: node.outputs for node in case.training.nodes if node.forward and node.user is not None}
-    assert {node.user: node.outputs for node in alone.nodes if node.user in types} == types
+    types = {node.original: node.outputs for node in case.training.nodes if node.forward and node.original is not None}
+    assert {node.original: node.outputs for node in alone.nodes if node.original in types} == types
     assert alone.planned_bytes == printed(case, case.graph, 16)

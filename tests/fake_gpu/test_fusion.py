@@ -23,7 +23,7 @@ def _on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chain(layers: int = 3) -> mx.sym.Symbol:
-    """Layers of which every map but the product is cheap to compute again."""
+    """Layers of which every map but the product is cheap to recompute."""
     x = mx.sym.var("data")
     for layer in range(layers):
         x = mx.sym.tanh(mx.sym.FullyConnected(x, num_hidden=96, name=f"fc{layer}")) * 2

@@ -119,4 +119,4 @@ def test_block_on_gpus_trains_with_recomputed_batch_norm(
         trainer.step(4)
     mx.nd.waitall()
     assert {plan.device for plan in block._cached_op.plans.values()} == {"gpu"}
-    assert device.count("factor 0 ") > 0, "BatchNorm runs again"
+    assert device.count("factor 0 ") > 0, "BatchNorm is recomputed"

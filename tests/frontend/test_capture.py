@@ -48,7 +48,7 @@ def training() -> TrainingGraph:
 
 def test_forward_nodes_are_the_users(training: TrainingGraph) -> None:
     forward = [node for node in training.nodes if node.forward]
-    assert [(node.user, node.name, node.op) for node in forward] == [
+    assert [(node.original, node.name, node.op) for node in forward] == [
         (number, node.name, node.op) for number, node in enumerate(GRAPH.nodes)
     ]
     assert forward[4].attrs["__mine__"] == "yes", "names may come twice"
@@ -58,7 +58,7 @@ def test_forward_nodes_are_the_users(training: TrainingGraph) -> None:
 def test_gradients_have_the_names_that_mxnet_gives(training: TrainingGraph) -> None:
     backward = {node.name: node for node in training.nodes if not node.forward and not node.is_variable}
     assert "fc_backward" in backward
-    assert all(node.user is None for node in backward.values())
+    assert all(node.original is None for node in backward.values())
     assert not any(name.startswith("n1") for name in backward)
 
 

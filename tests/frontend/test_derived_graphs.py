@@ -113,7 +113,7 @@ def test_gradients_are_exchanged() -> None:
 
 def test_a_gradient_in_two_nodes() -> None:
     case = forked()
-    split = {case.training.nodes[number].user: rule for number, rule in split_gradients(case.training).items()}
+    split = {case.training.nodes[number].original: rule for number, rule in split_gradients(case.training).items()}
     chosen = {user: rule for user, rule in split.items() if user is not None}
     assert chosen
     found, expected = apply_gradient_rules(case.training, chosen), bound(case, chosen)

@@ -58,7 +58,7 @@ def test_another_graph_has_a_framework_of_its_own_that_is_kept() -> None:
     assert one.on(one.graph) is one
     assert one.on(other) is one.on(other)
     assert one.on(other).graph == other
-    assert one.on(other).key == one.key, "what plans are made for is the user's graph"
+    assert one.on(other).key == one.key, "what plans are made for is the original graph"
 
 
 def test_a_cached_op_is_planned_by_its_own_rule() -> None:

@@ -42,13 +42,13 @@ LIBRARY = built("libecho_kernels.so")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder instead of the one that holds the kernels, in a process that has loaded none."""
-    assert install.why_not() == "", "this is what the process goes on with"
+    assert install.extension_blocker() == "", "this is what the process goes on with"
     found = tmp_path / "kernels"
     found.mkdir()
     again = functools.lru_cache(maxsize=None)
     monkeypatch.setattr(kernels, "__path__", [str(found)])
     monkeypatch.setattr(library, "kernels_library", again(library.kernels_library.__wrapped__))
-    monkeypatch.setattr(framework, "why_not", again(install.why_not.__wrapped__))
+    monkeypatch.setattr(framework, "extension_blocker", again(install.extension_blocker.__wrapped__))
     return found
 
 
@@ -101,7 +101,7 @@ def test_fusion_comes_back_with_the_library(folder: Path) -> None:
     check_unfused("is not installed")
     kernels.__path__[:] = [str(LIBRARY.parent)]
     library.kernels_library.cache_clear()
-    framework.why_not.cache_clear()
+    framework.extension_blocker.cache_clear()
     assert echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes).fused
 
 
@@ -121,8 +121,8 @@ def test_a_gpu_that_does_not_run_the_kernels(name: str, monkeypatch: pytest.Monk
     """As a context of that device would have it: nothing is fused, one note says why, and no step fails."""
     number, settings, reason = FAILING_GPUS[name]
     emulated = Emulated(built_emulation().driver, built_emulation().kernels)
-    why_not_on = functools.lru_cache(maxsize=None)(install.why_not_on.__wrapped__)
-    monkeypatch.setattr(framework, "why_not_on", lambda ctx: why_not_on(mx.gpu(number)))
+    device_blocker = functools.lru_cache(maxsize=None)(install.device_blocker.__wrapped__)
+    monkeypatch.setattr(framework, "device_blocker", lambda ctx: device_blocker(mx.gpu(number)))
     emulated.set(**settings)
     emulated.driver.fake_new_contexts()
     try:
@@ -133,12 +133,12 @@ def test_a_gpu_that_does_not_run_the_kernels(name: str, monkeypatch: pytest.Monk
 
 
 def test_a_cpu_needs_no_driver() -> None:
-    assert install.why_not_on(mx.cpu()) == ""
+    assert install.device_blocker(mx.cpu()) == ""
 
 
 def test_a_plan_with_fused_operators_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(framework, "why_not", install.why_not)
+        patch.setattr(framework, "extension_blocker", install.extension_blocker)
         plan = echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes)
     assert plan.fused
     with pytest.raises(PlanError, match=r"the plan has fused operators: libecho_kernels\.so is not installed"):
@@ -148,7 +148,7 @@ def test_a_plan_with_fused_operators_is_refused(folder: Path, monkeypatch: pytes
 def test_plans_of_a_process_that_has_them_are_not_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the disk, or in memory."""
     with monkeypatch.context() as patch:
-        patch.setattr(framework, "why_not", install.why_not)
+        patch.setattr(framework, "extension_blocker", install.extension_blocker)
         assert echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes).fused
     check_unfused("is not installed")
 

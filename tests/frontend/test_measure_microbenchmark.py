@@ -154,7 +154,7 @@ def attention(sentences: int, heads: int, mask: tuple[int, ...] | None) -> Train
     ],
 )
 def test_attention_is_cut_with_its_masks(mask: tuple[int, ...] | None, excess_: float, kept: int) -> None:
-    assert install.why_not() == ""
+    assert install.extension_blocker() == ""
     graph = attention(8, 4, mask)
     found, scale = microbenchmark_of(graph, len(graph.nodes) - 1, excess_, GraphFacts.of(graph))
     by_name = dict(zip((node.name for node in graph.nodes), found.inputs))

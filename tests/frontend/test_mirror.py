@@ -20,9 +20,9 @@ def case() -> Case:
 
 def test_forward_nodes_have_the_types_of_the_training_graph(case: Case) -> None:
     forward = forward_graph(case.graph, case.binding, mx.cpu())
-    by_user = {node.user: node for node in case.training.nodes if node.forward and node.user is not None}
+    by_original = {node.original: node for node in case.training.nodes if node.forward and node.original is not None}
     assert [node.name for node in forward.nodes] == [node.name for node in case.graph.nodes]
-    for number, node in by_user.items():
+    for number, node in by_original.items():
         shown = node.outputs[: len(forward.nodes[number].outputs)]
         assert forward.nodes[number].outputs[: len(shown)] == shown
     assert all(node.forward for node in forward.nodes)

@@ -226,8 +226,8 @@ def test_variables_change_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MXNET_ENGINE_TYPE")
     threads = pool("gpu", Runner.DYNAMIC)
     assert threads is not None
-    assert threads.late > 0
-    assert replace(threads, late=0) == default
+    assert threads.reuse_delay > 0
+    assert replace(threads, reuse_delay=0) == default
     assert pool_settings("gpu", Runner.DYNAMIC) == {}
     monkeypatch.setenv("MXNET_ENGINE_TYPE", "NaiveEngine")
     monkeypatch.setenv("MXNET_GPU_MEM_POOL_PAGE_SIZE", "+1024")

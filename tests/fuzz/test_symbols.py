@@ -51,9 +51,9 @@ def test_first_twelve_programs_train_without_differences(kind: str) -> None:
 @pytest.mark.slow
 def test_another_process_goes_on_after_a_refused_program() -> None:
     seen: dict[int, str] = {}
-    behind = Batch("blocks", 0, 60, math.inf).run(lambda _, seed, outcome: seen.update({seed: outcome["kind"]}))
-    assert behind == len(seen) < 60
-    assert [seed for seed, kind in seen.items() if kind == "refused"] == [behind - 1]
+    done = Batch("blocks", 0, 60, math.inf).run(lambda _, seed, outcome: seen.update({seed: outcome["kind"]}))
+    assert done == len(seen) < 60
+    assert [seed for seed, kind in seen.items() if kind == "refused"] == [done - 1]
 
 
 def test_smaller_programs_have_less_in_them() -> None:

@@ -98,10 +98,10 @@ def verify_counts_meanwhile() -> None:
 
 
 def test_uncountable_storage_raises_lookup_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "why_not", lambda: "MXNet's storage is not where it is expected")
+    monkeypatch.setattr(storage, "counting_blocker", lambda: "MXNet's storage is not where it is expected")
     with pytest.raises(LookupError, match="MXNet's storage: MXNet's storage is not where"):
         StorageCounter()
-    monkeypatch.setattr(storage, "why_not", lambda: "")
+    monkeypatch.setattr(storage, "counting_blocker", lambda: "")
 
     def missing() -> None:
         raise NativeError("the hook is missing")

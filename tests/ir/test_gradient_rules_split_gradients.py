@@ -78,16 +78,18 @@ def case(symbol: Symbol, dtype: str = "float32") -> Case:
 def split(found: Case) -> dict[int, GradientRule]:
     """By number of the user's node."""
     training = found.training
-    users = {training.nodes[number].user: rule for number, rule in split_gradients(training).items()}
-    return {user: rule for user, rule in users.items() if user is not None}
+    users = {training.nodes[number].original: rule for number, rule in split_gradients(training).items()}
+    return {original: rule for original, rule in users.items() if original is not None}
 
 
 def names(found: Case) -> list[str]:
-    return [found.graph.nodes[user].name for user in split(found)]
+    return [found.graph.nodes[original].name for original in split(found)]
 
 
 def marked(found: Case, wanted: dict[int, GradientRule]) -> Symbol:
-    return symbol_of(found.graph.with_attrs({user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}))
+    return symbol_of(
+        found.graph.with_attrs({original: {GRADIENT_ATTRIBUTE: rule.text} for original, rule in wanted.items()})
+    )
 
 
 def run(symbol: Symbol, grad_req: str = "write") -> Record:
@@ -125,7 +127,7 @@ def test_the_same_bits_in_a_cached_op(name: str, flags: dict[str, Any]) -> None:
 def test_the_graph_is_what_mxnet_binds(name: str) -> None:
     found = case(NETWORKS[name])
     wanted = split(found)
-    marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}
+    marks = {original: {GRADIENT_ATTRIBUTE: rule.text} for original, rule in wanted.items()}
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
     made = apply_gradient_rules(found.training, wanted)
     assert made.outputs == bound.outputs
@@ -186,7 +188,7 @@ def test_every_convolution_may_be_marked() -> None:
     found = case(network(one(8, "a"), one(4, "b"), one(6, "c")))
     wanted = {number: split_rule(False) for number, node in enumerate(found.graph.nodes)
               if node.op == "Convolution"}  # fmt: skip
-    marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}
+    marks = {original: {GRADIENT_ATTRIBUTE: rule.text} for original, rule in wanted.items()}
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
     assert [replace(node, attrs={}) for node in apply_gradient_rules(found.training, wanted).nodes] == [
         replace(node, attrs={}) for node in bound.nodes
@@ -197,17 +199,17 @@ def test_every_convolution_may_be_marked() -> None:
 @pytest.mark.parametrize("inputs", ["0,s1,2", "0,sx,2", "s0", "0,s,"])
 def test_malformed_attributes_are_refused(inputs: str) -> None:
     found = case(NETWORKS["two"])
-    (user,) = split(found)
+    (original,) = split(found)
     text = f"_backward_Convolution>_backward_Convolution:{inputs}"
     with pytest.raises(mx.MXNetError, match=r"expected OPERATOR>OPERATOR:INPUTS in __echo_gradient__"):
-        run(symbol_of(found.graph.with_attrs({user: {GRADIENT_ATTRIBUTE: text}})))
+        run(symbol_of(found.graph.with_attrs({original: {GRADIENT_ATTRIBUTE: text}})))
 
 
 def test_inputs_that_are_not_there_are_refused() -> None:
     found = case(NETWORKS["two"])
-    (user,) = split(found)
+    (original,) = split(found)
     with pytest.raises(mx.MXNetError, match=r"reads 3 arrays, expected as many in __echo_gradient__, got 4"):
-        run(marked(found, {user: split_rule(True)}))
+        run(marked(found, {original: split_rule(True)}))
 
 
 # Plans -----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ TRAINING, SECONDS = chain(3)
 ORDER = [0, 1, 2, 3, 4, 5, 6]
 
 
-def order(splits: dict[int, tuple[int, ...]], **more: object) -> list[int]:
-    return [step.node for step in steps_of(TRAINING, splits, **more)]  # type: ignore[arg-type]
+def order(schedule: dict[int, tuple[int, ...]], **more: object) -> list[int]:
+    return [step.node for step in steps_of(TRAINING, schedule, **more)]  # type: ignore[arg-type]
 
 
 def test_schedule_without_splits_runs_each_node_once() -> None:
@@ -31,7 +31,7 @@ def test_schedule_without_splits_runs_each_node_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("splits", "expected"),
+    ("schedule", "expected"),
     [
         ({1: (4,)}, [0, 1, 2, 3, 4, 1, 5, 6]),
         ({0: (4,), 1: (4,)}, [0, 1, 2, 3, 4, 0, 1, 5, 6]),  # the copy of 0 is there for 6, too
@@ -40,13 +40,13 @@ def test_schedule_without_splits_runs_each_node_once() -> None:
         ({2: (5,)}, ORDER),  # nothing reads it from there on
     ],
 )
-def test_copies_run_just_before_they_are_read(splits: dict[int, tuple[int, ...]], expected: list[int]) -> None:
-    assert order(splits) == expected
+def test_copies_run_just_before_they_are_read(schedule: dict[int, tuple[int, ...]], expected: list[int]) -> None:
+    assert order(schedule) == expected
 
 
 def test_input_without_copy_is_read_where_it_was() -> None:
-    splits = {0: (4,), 1: (4,)}
-    assert order(splits, again=frozenset({Entry(1)})) == [0, 1, 2, 3, 4, 1, 5, 6]
+    schedule = {0: (4,), 1: (4,)}
+    assert order(schedule, again=frozenset({Entry(1)})) == [0, 1, 2, 3, 4, 1, 5, 6]
 
 
 def test_bytes_and_seconds_of_a_replay() -> None:
@@ -105,7 +105,7 @@ def entries_of(case: Case, *names: str) -> frozenset[Entry]:
 
 def clones(training: TrainingGraph) -> dict[str, TrainingNode]:
     """The nodes that run a second time, by name."""
-    return {node.name: node for node in training.nodes if not node.forward and node.user is not None}
+    return {node.name: node for node in training.nodes if not node.forward and node.original is not None}
 
 
 # Against the hook ---------------------------------------------------------------------------------------------
@@ -127,10 +127,10 @@ def test_the_hook_makes_as_many_clones_as_predicted(name: str) -> None:
     several = 0
     for seed in range(3):
         entries = case.draw(seed, 0.7)
-        splits = case.draw_splits(seed, entries)
-        predicted = with_clones(case.training, entries, splits)
-        assert structure(case.bound(case.rewritten(entries, splits=splits))) == structure(predicted)
-        made = [node for node in predicted.nodes if not node.forward and node.user is not None]
+        schedule = case.draw_schedule(seed, entries)
+        predicted = with_clones(case.training, entries, schedule)
+        assert structure(case.bound(case.rewritten(entries, schedule=schedule))) == structure(predicted)
+        made = [node for node in predicted.nodes if not node.forward and node.original is not None]
         several += len(made) - len(clones(predicted))
     assert several > 0 or name not in ("nmt", "lm"), "in a recurrent network many nodes are read here and there"
 

@@ -122,13 +122,13 @@ def test_forward_nodes_are_the_users(name: str) -> None:
     case = model_case(name)
     forward = [node for node in case.training.nodes if node.forward]
     for node in forward:
-        if node.user is not None:
-            original = case.graph.nodes[node.user]
-            assert (node.op, node.name, dict(node.attrs)) == (original.op, original.name, dict(original.attrs))
-    users = [node.user for node in forward if node.user is not None]
-    assert len(users) == len(set(users))
+        if node.original is not None:
+            own = case.graph.nodes[node.original]
+            assert (node.op, node.name, dict(node.attrs)) == (own.op, own.name, dict(own.attrs))
+    originals = [node.original for node in forward if node.original is not None]
+    assert len(originals) == len(set(originals))
     operators = {number for number, node in enumerate(case.graph.nodes) if not node.is_variable}
-    assert operators <= set(users)
+    assert operators <= set(originals)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -207,7 +207,7 @@ def test_names_need_not_be_unique() -> None:
         data = mx.sym.Activation(data, act_type="tanh", name="same")
     symbol = mx.sym.MakeLoss(mx.sym.sum(data, name="same"), name="same")
     case = case_of(symbol, {"data": (3, 4)}, grad_req="write")
-    same = [node.user for node in case.training.nodes if node.forward and node.name == "same"]
+    same = [node.original for node in case.training.nodes if node.forward and node.name == "same"]
     assert sorted(same) == [1, 2, 3, 4, 5]
 
 

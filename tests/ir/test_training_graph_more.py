@@ -69,6 +69,6 @@ def test_equal_operators_with_differing_attributes_stay_apart() -> None:
 
 def test_every_operator_of_a_model_is_there_or_merged() -> None:
     case = model_case("nmt")
-    there = {node.user for node in case.training.nodes if node.user is not None}
+    there = {node.original for node in case.training.nodes if node.original is not None}
     operators = {number for number, node in enumerate(case.graph.nodes) if not node.is_variable}
     assert operators <= there | set(common_subexpressions(case.graph, case.training))

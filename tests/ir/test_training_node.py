@@ -23,7 +23,7 @@ from tests.support.made_graphs import Builder
 
 NODE = TrainingNode(
     "Dropout", "drop", (TensorType((2, 3)), TensorType((2, 3), 3)), (Entry(1), Entry(2, 1)), (0,), {"p": "0.5"},
-    forward=False, user=None, inplace=((0, 0, True),), shape_only=frozenset({1}), external=frozenset({0}),
+    forward=False, original=None, inplace=((0, 0, True),), shape_only=frozenset({1}), external=frozenset({0}),
     untouched=frozenset({1}), random=True, stateful=True, mutates=True, layout_copy_bytes=7,
 )  # fmt: skip
 

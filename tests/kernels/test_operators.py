@@ -22,7 +22,7 @@ PARAMS = {"eps": "1e-5", "grad_scale": "1", "normalization": "0", "keep": "0.5"}
 
 @pytest.fixture(autouse=True, scope="module")
 def operators() -> None:
-    assert install.why_not() == ""
+    assert install.extension_blocker() == ""
 
 
 def size(axis: str) -> int:

@@ -67,9 +67,9 @@ def test_a_node_overwrites_a_copy_of_its_input() -> None:
     assert ops(graph)[3:] == ["tanh", "_copy", "_backward_tanh", "_copy", "_backward_tanh"]
     assert [graph["nodes"][number]["inputs"][0][0] for number in (4, 5, 6, 7)] == [1, 4, 2, 6]
     assert [head[0] for head in graph["heads"]] == [3, 5, 7], "what is overwritten is no output"
-    beside = over.graph(2, beside=True)
-    assert ops(beside)[3:] == ["tanh", "_copy", "_copy"]
-    assert [head[0] for head in beside["heads"]] == [3, 4, 5]
+    overhead = over.graph(2, overhead=True)
+    assert ops(overhead)[3:] == ["tanh", "_copy", "_copy"]
+    assert [head[0] for head in overhead["heads"]] == [3, 4, 5]
     assert [node["op"] for node in over.graph(0)["nodes"]] == ["null", "tanh"]
 
 

@@ -89,17 +89,17 @@ def test_time_of_restoring_overwritten_input_is_taken_off(machine: Machine) -> N
     assert clock.seconds(gradient, Sample(CALL + FORWARD + OVER + ONE)).seconds == pytest.approx(ONE)
 
 
-@pytest.mark.parametrize("beside", ["", "forward"])
+@pytest.mark.parametrize("forward", ["", "forward"])
 @pytest.mark.parametrize(("op", "more"), [("long", 0), ("slow", 1)])
-def test_a_product_that_stands_out_is_not_run_again(op: str, more: int, beside: str, machine: Machine) -> None:
+def test_a_product_that_stands_out_is_not_run_again(op: str, more: int, forward: str, machine: Machine) -> None:
     clock = OperatorTimer(machine)  # type: ignore[arg-type]
     clock.seconds(microbenchmark("fast"), Sample(CALL))  # which finds what a call takes
-    inputs = (Variable((64, 64)),) if beside else ()
-    product = microbenchmark(op, forward=beside, forward_inputs=inputs, hot=False, heavy=True)
+    inputs = (Variable((64, 64)),) if forward else ()
+    product = microbenchmark(op, forward=forward, forward_inputs=inputs, hot=False, heavy=True)
     once = clock.once(product)
     machine.ran.clear()
     assert clock.seconds(product, once).seconds == pytest.approx(LONG if op == "long" else ONE)
-    assert (max(machine.ran, default=0) > bool(beside)) == bool(more)
+    assert (max(machine.ran, default=0) > bool(forward)) == bool(more)
 
 
 def test_a_product_that_was_slow_next_to_its_gradient_is_not_taken_off_whole(

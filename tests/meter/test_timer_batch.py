@@ -162,8 +162,8 @@ def test_graphs_run_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(name: str) -> Callable[[int], None]:
         return lambda times: (order.append(name), threads.run(times))[0]
 
-    in_turns([run("whole"), run("beside")], CPU, 2, lambda: None)
-    assert order == ["whole", "beside", "whole", "beside"]
+    in_turns([run("whole"), run("overhead")], CPU, 2, lambda: None)
+    assert order == ["whole", "overhead", "whole", "overhead"]
 
 
 def test_the_shortest_is_disturbed_only_if_all_are() -> None:

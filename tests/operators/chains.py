@@ -219,7 +219,7 @@ def findings(name: str) -> Iterator[Found]:
 
 def main() -> None:
     assert install_hook() == ""
-    assert install.why_not() == ""
+    assert install.extension_blocker() == ""
     json.dump([each._asdict() for name in CHAINS for each in findings(name)], sys.stdout)
 
 

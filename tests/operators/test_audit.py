@@ -23,7 +23,7 @@ IMAGES = "x:2xCx6x6"
 @pytest.fixture(autouse=True, scope="module")
 def _operators() -> None:
     assert install_hook() == ""
-    assert install.why_not() == ""
+    assert install.extension_blocker() == ""
 
 
 def reason(case_: Case) -> str:

@@ -18,7 +18,7 @@ from tests.operators.run import EXECUTOR, differences
 @pytest.fixture(autouse=True, scope="module")
 def _operators() -> None:
     assert install_hook() == ""
-    assert install.why_not() == ""
+    assert install.extension_blocker() == ""
 
 
 @pytest.mark.parametrize("name", ["dense", "fused attention"])

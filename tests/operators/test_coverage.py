@@ -17,7 +17,7 @@ COVERED = {case.op for case in CASES}
 @pytest.fixture(autouse=True, scope="module")
 def _operators() -> None:
     assert install_hook() == ""
-    assert install.why_not() == ""
+    assert install.extension_blocker() == ""
 
 
 def test_every_operator_has_a_case_or_a_reason() -> None:

@@ -50,7 +50,7 @@ def run(case: Case, **facts: object) -> tuple[TrainingGraph, Asked]:
 def test_gradients_read_less_on_a_cpu(case: Case) -> None:
     found, framework = run(case)
     (chosen,) = framework.asked
-    users = {case.graph.nodes[user].op for user in chosen}
+    users = {case.graph.nodes[original].op for original in chosen}
     assert "Activation" in users or "sigmoid" in users
     assert found.outputs == case.training.outputs
 
@@ -65,7 +65,7 @@ def test_convolutions_on_a_gpu_with_cudnn_have_split_gradients() -> None:
     branches = model_case("inception_v3")
     for cudnn in (True, False):
         _, framework = run(branches, device="gpu", onednn=False, cudnn=cudnn)
-        chosen = {branches.graph.nodes[user].op for rules in framework.asked for user in rules}
+        chosen = {branches.graph.nodes[original].op for rules in framework.asked for original in rules}
         assert ("Convolution" in chosen) == cudnn
 
 

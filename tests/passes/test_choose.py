@@ -23,7 +23,7 @@ from echo.passes.patterns.single_operators import DROPOUT
 from echo.passes.refinements import Masked
 from echo.passes.request import Request, Unreached
 from echo.passes.rules import Rules
-from echo.passes.variant import Planned
+from echo.passes.variant import PlanResult
 from echo.pipeline import BASES
 from echo.planning.planner import Planner
 from echo.plans.options import Options
@@ -146,7 +146,7 @@ def test_within_a_budget_bits_replace_slower_operators(
 
 @pytest.mark.usefixtures("free_workspaces")
 def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a plan with bits needs more than the user's graph, one without them is made."""
+    """Where a plan with bits needs more than the original graph, one without them is made."""
     full = choose.best_plan
 
     def best(request: Request, passes: Sequence[Pass]) -> Any:
@@ -173,7 +173,7 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pytest.MonkeyPatch, reachable: int) -> None:
     full = choose.best_plan
 
-    def best(request: Request, passes: Sequence[Pass]) -> Planned:
+    def best(request: Request, passes: Sequence[Pass]) -> PlanResult:
         if is_fused(request):
             raise BudgetError(1, reachable, "everything")
         return full(request, passes)
@@ -187,7 +187,7 @@ def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pyte
 
 
 def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = choose.stock_memory
+    full = choose.memory_before
 
     def nearly_nothing(request: Request, fused: Any) -> Any:
         before = full(request, fused)
@@ -195,7 +195,7 @@ def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyP
 
     assert plan(policy="none").fused
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
-    monkeypatch.setattr(choose, "stock_memory", nearly_nothing)
+    monkeypatch.setattr(choose, "memory_before", nearly_nothing)
     assert not plan(policy="none").fused
 
 
@@ -220,10 +220,10 @@ def test_graph_that_needs_much_less_unfused_is_not_fused(monkeypatch: pytest.Mon
 
 
 def test_fused_operators_that_would_need_more_memory_are_near_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variant.Variant, "is_larger", property(lambda self: self.stock is not None))
+    monkeypatch.setattr(variant.Variant, "is_larger", property(lambda self: self.before is not None))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert not {name for name, _ in plan.fused} - MASKS
-    larger = {missed.pattern: missed.reason for missed in plan.missed if "the user's own graph" in missed.reason}
+    larger = {missed.pattern: missed.reason for missed in plan.missed if "the original graph" in missed.reason}
     assert larger["lstm_cell"].startswith("the graph with all fused operators needs ")
     assert any("the graph with all fused operators needs" in remark for remark in plan.remarks)
 
@@ -302,7 +302,7 @@ def test_graph_that_missed_the_budget_by_the_least_is_searched_first(
         graph, Options(), framework, unreached=list(map(unreached, reachable)), deadline=Deadline(9, 100 + left, 9)
     )
     stages = choose.Stages((), (), ())
-    kept = variant.Variant(Fused(graph), None, Planned(*[None] * 4))  # type: ignore[arg-type]
+    kept = variant.Variant(Fused(graph), None, PlanResult(*[None] * 4))  # type: ignore[arg-type]
     monkeypatch.setattr(choose, "_best", lambda request, _: kept if request.known_only else None)
     least = choose._with_least(request, stages, variant.Variant(Fused(graph), None, None, BudgetError(8, 40, "all")))
     assert found == searched

@@ -12,9 +12,11 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
+from echo import pipeline
 from echo.errors import BudgetError, TimeLimitError
 from echo.estimators.cost_model import CostModel
 from echo.frontend.framework import MxnetFramework
+from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
@@ -25,6 +27,7 @@ from echo.passes.variant import Variant
 from echo.pipeline import BASES, PIPELINE, REFINEMENTS
 from echo.plans.options import Options
 from echo.policies import search
+from echo.runtime.applied import BoundLeader
 from tests.support.cases import model_case
 from tests.support.fake_frontend import FakeFramework
 from tests.support.planning import costs_of
@@ -178,7 +181,7 @@ def test_smaller_plan_within_the_bound_is_taken(
     def variant(total: int, part: float) -> Variant:
         """A plan whose recomputation takes this part of a step."""
         plan = SimpleNamespace(after=SimpleNamespace(total=total), step_seconds=1.0, overhead_seconds=part)
-        planned: Any = SimpleNamespace(plan=plan, timed=True, splits={}, analysis=(request,))
+        planned: Any = SimpleNamespace(plan=plan, timed=True, schedule={}, analysis=(request,))
         return Variant(Fused(case.graph), None, planned)
 
     light, deeper = variant(100, 0.1), variant(total, part)
@@ -187,3 +190,31 @@ def test_smaller_plan_within_the_bound_is_taken(
     monkeypatch.setattr(choose, "best_plan", lambda *_: deeper.planned)
     found = choose._deepened(request, choose.Stages(BASES, PIPELINE, REFINEMENTS), light)
     assert found.plan is (deeper if taken else light).plan
+
+
+def test_leader_whose_plan_came_from_the_disk_offers_its_heavy_operators() -> None:
+    """Its marks tell what the search knew of it."""
+    symbol, options = chain(), Options(**UNFUSED)
+    binding = infer_binding(symbol, {"data": (4096, 16)})
+    framework = MxnetFramework(graph_of(symbol), binding, mx.cpu())
+    made = pipeline.plan(Request(graph_of(symbol), options, framework, details=False))
+    assert heavy(made.plan)
+    assert made.warm_start is not None
+    leader = BoundLeader(made.base, made.graph, binding, mx.cpu())
+    assert leader.warm_start(options) == made.warm_start.by_roles()
+    assert leader.warm_start(options).heavy
+
+
+@pytest.mark.parametrize(("bound", "count"), [(1.0, 1), (0.02, 2)])
+def test_large_graph_gets_a_second_budget_if_the_first_takes_too_long(
+    bound: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"_LARGE": 1, "_NODES_OF_BUDGETS": 1, "_LOWEST_OF_LARGE": 0.2}.items():
+        monkeypatch.setattr(search, name, value)
+    budgets: list[int] = []
+    run = search.KeepSearch.run
+    monkeypatch.setattr(search.KeepSearch, "run", lambda self, budget: (budgets.append(budget), run(self, budget))[1])
+    found = plan(fuse=False, max_overhead=bound)
+    assert len(budgets) == count
+    assert budgets == sorted(budgets)
+    assert heavy(found) or count == 2

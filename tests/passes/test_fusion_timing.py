@@ -14,7 +14,7 @@ import pytest
 from echo.errors import EchoError
 from echo.estimators.cost_model import UnavailableError, UnmeasurableError
 from echo.estimators.cost_table import CostTable
-from echo.frontend.install import why_not
+from echo.frontend.install import extension_blocker
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of, types_of
 from echo.ir.graph import Graph
 from echo.ir.training_node import TensorType
@@ -194,7 +194,7 @@ def found(example: Example) -> tuple[View, Fusion, dict[Any, TensorType]]:
 
 def run(graph: Graph, arrays: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """The outputs of one training step, and the gradients of the variables by name."""
-    assert why_not() == ""
+    assert extension_blocker() == ""
     symbol = symbol_of(graph)
     given = {name: mx.nd.array(arrays[name]) for name in symbol.list_arguments()}
     gradients = {name: mx.nd.zeros(array.shape) for name, array in given.items()}

@@ -58,7 +58,11 @@ DAMAGES: Mapping[str, tuple[type, Callable[[Any], Any], str]] = {
     "a training graph out of order":
         (TrainingGraph, late, "before it"),
     "a gradient of a node that is not there":
-        (TrainingGraph, lambda found: with_node(found, first_operator(found), user=10**6), "an operator of the user's"),
+        (
+            TrainingGraph,
+            lambda found: with_node(found, first_operator(found), original=10**6),
+            "an operator of the user's",
+        ),
     "a candidate that is refused, too":
         (Candidates, uncertain, "one verdict"),
     "an operator without a verdict":
@@ -73,7 +77,7 @@ DAMAGES: Mapping[str, tuple[type, Callable[[Any], Any], str]] = {
         (CostModel, lambda found: replace(found, seconds=(-1.0, *found.seconds[1:])), "seconds of node 0, got -1.0"),
     "a map recomputed that may not be":
         (Selection, lambda found: replace(found, recompute=found.recompute | {Entry(0)}), "among the candidates"),
-    "a node that runs again no times":
+    "a node that is recomputed no times":
         (Selection, lambda found: replace(found, runs=dict.fromkeys(found.runs, 0)), "once or more"),
     "another operator":
         (Rewritten, lambda found: replace(found, graph=with_node(found.graph, first_operator(found.graph), op="x")),

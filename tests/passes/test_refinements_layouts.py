@@ -22,7 +22,7 @@ from echo.passes import choose
 from echo.passes.pass_manager import Pass
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.passes.variant import Planned
+from echo.passes.variant import PlanResult
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
@@ -170,16 +170,16 @@ def test_layout_that_gains_under_three_percent_is_not_batched(
 def test_layout_that_needs_more_than_stock_is_not_batched(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A budget above what the user's own graph needs is no reason to need more than it."""
+    """A budget above what the original graph needs is no reason to need more than it."""
     full = choose.best_plan
     example = EXAMPLES["rnn cells"]()
-    user = graph_of(example.symbol)
+    original = graph_of(example.symbol)
     options = {"grad_req": "write", "memory_budget": BUDGET, **example.shapes}
 
-    def best(request: Request, passes: Sequence[Pass]) -> Planned:
+    def best(request: Request, passes: Sequence[Pass]) -> PlanResult:
         planned = full(request, passes)
         more = replace(planned.plan.after, planned=stock + 1)
-        return planned if request.graph == user else planned._replace(plan=replace(planned.plan, after=more))
+        return planned if request.graph == original else planned._replace(plan=replace(planned.plan, after=more))
 
     measured(batched_products=0.5)
     without = echo.plan(example.symbol, **options)
@@ -189,7 +189,7 @@ def test_layout_that_needs_more_than_stock_is_not_batched(
     monkeypatch.setattr(choose, "best_plan", best)
     plan = echo.plan(example.symbol, **options)
     assert not layouts(plan)
-    assert any("need more memory than the user's own graph" in note for note in plan.remarks), (plan.notes, plan.missed)
+    assert any("need more memory than the original graph" in note for note in plan.remarks), (plan.notes, plan.missed)
 
 
 def test_kept_node_is_in_no_batched_layout(measured: Callable[..., list[str]]) -> None:

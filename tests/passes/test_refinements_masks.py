@@ -90,7 +90,7 @@ def test_networks_without_gain_get_no_notes() -> None:
 
 def test_masks_that_cannot_be_planned_cost_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of begin states, without the check for them."""
-    monkeypatch.setattr("echo.passes.patterns.graph_view.View._late", frozenset())
+    monkeypatch.setattr("echo.passes.patterns.graph_view.View._shapes_known_too_late", frozenset())
     forget_plans(monkeypatch)
     example = with_begin_state()
     plan = echo.plan(example.symbol, grad_req="write", **example.shapes)

@@ -1,4 +1,4 @@
-"""The plan goes into attributes of the nodes that run twice, and nothing else of the user's graph changes."""
+"""The plan goes into attributes of the nodes that run twice, and nothing else of the original graph changes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_nodes_that_mxnet_added_cannot_be_marked() -> None:
     case = special_case("slices")
     parts = number_of(case, "parts")
     nodes = list(case.training.nodes)
-    nodes[parts] = replace(nodes[parts], user=None)
+    nodes[parts] = replace(nodes[parts], original=None)
     foreign = replace(case, training=replace(case.training, nodes=tuple(nodes)))
     assert rewritten(foreign, [Entry(parts, 0)]).graph == case.graph
 
@@ -107,9 +107,9 @@ def test_the_users_graph_is_not_touched() -> None:
 def test_earlier_marks_are_replaced() -> None:
     case = special_case("slices")
     parts = number_of(case, "parts")
-    user = case.training.nodes[parts].user
-    assert user is not None
-    old = replace(case, graph=case.graph.with_attrs({user: {PLAN_ATTRIBUTE: "3"}}))
+    original = case.training.nodes[parts].original
+    assert original is not None
+    old = replace(case, graph=case.graph.with_attrs({original: {PLAN_ATTRIBUTE: "3"}}))
     assert marks(rewritten(old, [Entry(parts, 1)]).graph) == {"parts": "1"}
 
 
@@ -160,8 +160,8 @@ def test_no_gain_is_refused(more: int) -> None:
 
 def test_a_small_gain_is_refused_where_frees_come_late() -> None:
     case = model_case("nmt")
-    late = MemoryPool(4096, 2 << 20, powers=False, late=3)
-    for pool, least in ((None, 0.0), (replace(late, late=0), 0.0), (late, RULES.late_gain)):
+    late = MemoryPool(4096, 2 << 20, powers=False, reuse_delay=3)
+    for pool, least in ((None, 0.0), (replace(late, reuse_delay=0), 0.0), (late, RULES.late_gain)):
         training = replace(case.training, runner=Runner.DYNAMIC, pool=pool)
         pooled = replace(case, training=training)
         for part in (0.99, 0.95, 0.5):
@@ -207,7 +207,7 @@ def test_every_map_that_a_gradient_reads_has_a_decision(name: str) -> None:
         node = training.nodes[entry.node]
         if node.is_variable:
             continue
-        decision = decided[(-1 if node.user is None else node.user, entry.index)]
+        decision = decided[(-1 if node.original is None else node.original, entry.index)]
         assert decision.bytes == node.outputs[entry.index].bytes
         assert decision.reason
     assert {decision.action for decision in plan.decisions} == {STASH, RECOMPUTE}
@@ -233,4 +233,4 @@ def test_reasons_name_what_they_are_about() -> None:
     assert reasons["Activation"] == "kept: matches 'Activation'"
     assert reasons["FullyConnected"].startswith("FullyConnected is compute-heavy")
     assert reasons["SoftmaxOutput"] == "an output of the symbol lives to the end anyway"
-    assert all("computed again from" in decision.reason for decision in plan.recomputed)
+    assert all("recomputed from" in decision.reason for decision in plan.recomputed)

@@ -68,7 +68,7 @@ def test_figures_are_mxnets_own(name: str, policy: str) -> None:
     case = any_case(name)
     found = select(case, policy=policy, max_overhead=None)
     assert found.planned_bytes == case.mxnet_memory_plan(
-        case.rewritten(found.recompute, splits=found.splits), found.match_range
+        case.rewritten(found.recompute, schedule=found.schedule), found.match_range
     )
     assert found.seconds == pytest.approx(seconds(case, found))
     assert {entry.node for entry in found.recompute} >= set(found.runs)
@@ -172,7 +172,7 @@ def test_budgets_are_kept(name: str, policy: str) -> None:
         budget = sum(STATIC.values()) + int(least + part * (stock - least))
         found = select(case, policy=policy, memory_budget=budget)
         assert total(found) <= budget
-        rewritten = case.rewritten(found.recompute, splits=found.splits)
+        rewritten = case.rewritten(found.recompute, schedule=found.schedule)
         assert found.planned_bytes == case.mxnet_memory_plan(rewritten, found.match_range)
 
 

@@ -40,7 +40,7 @@ def both(name: str, stock_seconds: float | None = None, **options: Any) -> tuple
     request = replace(request_of(case, **options), fused=stock_seconds is not None,
                       stock_seconds=lambda: stock_seconds)  # fmt: skip
     light = run(case, request)
-    return case, light, run(case, replace(request, light=light.splits))
+    return case, light, run(case, replace(request, light=light.schedule))
 
 
 @pytest.mark.parametrize(("name", "bound"), MODELS)
@@ -65,7 +65,7 @@ def test_bound_is_a_part_of_the_original_step() -> None:
 def test_heavy_operators_that_do_not_pay_stay_stashed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select_pass, "RULES", Rules(heavy=1e6))
     case, light, deeper = both("lm", max_overhead=0.5)
-    assert deeper.splits == light.splits
+    assert deeper.schedule == light.schedule
     assert not heavy(case, deeper)
 
 
@@ -104,7 +104,7 @@ def test_late_search_leaves_the_light_plan(monkeypatch: pytest.MonkeyPatch) -> N
         return select_pass._selection(problem, {})  # as a search that ends before it began
 
     monkeypatch.setattr(select_pass, "_solve", late)
-    assert run(case, replace(request, light=light.splits)).splits == light.splits
+    assert run(case, replace(request, light=light.schedule)).schedule == light.schedule
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
@@ -115,13 +115,13 @@ def test_light_operators_that_would_move_others_are_left_out(rounds: int, monkey
     light = run(case, request)
     refused: list[frozenset[int]] = []
 
-    def moved(training: Any, device: str, recompute: Any, splits: Any) -> frozenset[int]:
+    def moved(training: Any, device: str, recompute: Any, schedule: Any) -> frozenset[int]:
         if len(refused) == rounds:
             return frozenset()
-        refused.append(frozenset(sorted(light.splits)[:3]))
+        refused.append(frozenset(sorted(light.schedule)[:3]))
         return refused[-1]
 
     monkeypatch.setattr(select_pass, "moved", moved)
-    deep = run(case, replace(request, light=light.splits))
+    deep = run(case, replace(request, light=light.schedule))
     assert refused
-    assert deep.splits == light.splits or not refused[-1] & set(deep.splits)
+    assert deep.schedule == light.schedule or not refused[-1] & set(deep.schedule)

@@ -15,7 +15,7 @@ from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.passes.variant import Planned, Variant, choose
+from echo.passes.variant import PlanResult, Variant, choose
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
@@ -117,7 +117,7 @@ def test_the_budget_that_is_missed_by_least_is_told() -> None:
     with pytest.raises(BudgetError) as caught:
         chosen.result(request())
     assert caught.value.reachable == 20
-    assert chosen.unrefined(Fused(GRAPH), BudgetError(10, 15, "weights")).missed.reachable == 15  # type: ignore[union-attr]
+    assert chosen.without_refinement(Fused(GRAPH), BudgetError(10, 15, "weights")).missed.reachable == 15  # type: ignore[union-attr]
 
 
 def test_trial_below_the_threshold_or_in_budget_is_enough() -> None:
@@ -125,7 +125,7 @@ def test_trial_below_the_threshold_or_in_budget_is_enough() -> None:
     assert plan_variant(little, 1).is_enough(request())
     assert not plan_variant(little + 1, 1).is_enough(request())
     assert plan_variant(little + 1, 1).is_enough(request(0.9)), "whatever keeps a budget is"
-    assert not plan_variant(little).is_enough(request()), "the user's own graph is the last anyway"
+    assert not plan_variant(little).is_enough(request()), "the original graph is the last anyway"
     assert not missing(20).is_enough(request(0.9))
 
 
@@ -203,7 +203,7 @@ def test_a_late_refinement_starts_from_the_choice(
     asked = Request(GRAPH, Options(memory_budget=budget), framework, notes=notes, deadline=Deadline(9, 100 + left, 9))
     start = WarmStart(())
     plan: Any = None
-    planned = Planned(plan, GRAPH, GRAPH, start, other_seconds=1.0)
+    planned = PlanResult(plan, GRAPH, GRAPH, start, other_seconds=1.0)
     warmed = Variant(Fused(GRAPH), None, planned).warmed(asked)
     assert (warmed is not None) == expected
     if warmed is not None:

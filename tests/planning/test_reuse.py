@@ -49,7 +49,7 @@ def test_plan_of_the_net_built_again_equals_the_one_that_a_search_makes() -> Non
     echo.plan(net(), **SHAPES)
     again = echo.plan(symbol, **SHAPES)
     bind_plan.PLANNER.forget()
-    files.delete(files.kept(files.cache_folder()))
+    files.delete(files.cached_files(files.cache_folder()))
     assert echo.plan(symbol, **SHAPES) == again
 
 
@@ -93,10 +93,10 @@ def test_renamed_changes_whole_words_only() -> None:
     plan = echo.plan(net("a"), **SHAPES)
     old = Names(("a1", "a", "b"), ("a1", "a", "b"))
     new = Names(("c1", "c", "b"), ("c1", "c", "b"))
-    noted = Plan(**{**vars_of(plan), "notes": (Note("computed again from a1, 'a' and a10, ab"),)})
+    noted = Plan(**{**vars_of(plan), "notes": (Note("recomputed from a1, 'a' and a10, ab"),)})
     result = renamed(noted, old, new, ["tanh", "tanh", "tanh"])
     assert result is not None
-    assert result.notes == (Note("computed again from c1, 'c' and a10, ab"),)
+    assert result.notes == (Note("recomputed from c1, 'c' and a10, ab"),)
 
 
 def vars_of(plan: Plan) -> dict[str, object]:
@@ -151,7 +151,7 @@ def test_follow_keeps_the_marks_and_counts_the_bytes_of_the_new_shapes(name: str
     fresh = other.fresh_copy().on(followed.base)
     match_range = other.match_range if followed.plan.match_range is None else followed.plan.match_range
     assert followed.plan.after.planned == fresh.mxnet_memory_plan(followed.graph, match_range)[0]
-    assert followed.plan.before.planned == other.fresh_copy().stock_bytes()
+    assert followed.plan.before.planned == other.fresh_copy().original_bytes()
     assert followed.plan.after.planned < followed.plan.before.planned
     sizes = [later.bytes / decision.bytes for later, decision in zip(followed.plan.decisions, first.plan.decisions)]
     assert max(sizes) == 3

@@ -14,7 +14,7 @@ from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.training_graph import StorageStrategy
 from echo.plans.decisions import (
-    KEPT,
+    LAYOUT_COPIES,
     MOST,
     NUMBER,
     REAL,
@@ -28,7 +28,7 @@ from echo.plans.decisions import (
     Note,
     NoteKind,
     check,
-    implements,
+    has_gradient_rules,
     mark,
     marked,
     marks_of,
@@ -37,19 +37,19 @@ from echo.plans.decisions import (
     range_text,
     read_decision,
     read_mark,
+    read_match_site,
     read_memory,
     read_missed,
     read_note,
-    read_place,
     splits_of,
     unmarked,
 )
 
 
-@pytest.mark.parametrize(("static", "kept", "total"), [({}, 0, 100), ({"weights": 7, KEPT: 5}, 5, 112)])
+@pytest.mark.parametrize(("static", "kept", "total"), [({}, 0, 100), ({"weights": 7, LAYOUT_COPIES: 5}, 5, 112)])
 def test_memory_sums_static_and_planned_bytes(static: dict[str, int], kept: int, total: int) -> None:
     memory = Memory(planned=100, live_peak=80, static=static, at_peak={}, layers={})
-    assert (memory.kept, memory.chosen, memory.total) == (kept, 100 + kept, total)
+    assert (memory.layout_copies, memory.chosen, memory.total) == (kept, 100 + kept, total)
 
 
 def test_workspaces_are_no_choice_of_the_plan() -> None:
@@ -78,7 +78,7 @@ def test_valid_records_are_read_back() -> None:
     assert read_memory("before", asdict(MEMORY)) == MEMORY
     assert read_missed(asdict(MISSED)) == MISSED
     assert read_mark([4, "tanh", {"a": "b"}]) == Mark(4, "tanh", {"a": "b"})
-    assert read_place(["rnn", 3]) == ("rnn", 3)
+    assert read_match_site(["rnn", 3]) == ("rnn", 3)
     assert read_note(["late", "a text"]) == Note("a text", NoteKind.LATE)
 
 
@@ -105,8 +105,8 @@ def test_field_of_another_kind_raises_graph_error(kind: Any, good: Any, bad: Any
         (lambda: read_mark([True, "tanh", {}]), "marks: expected the number and the operator of a node, got True"),
         (lambda: read_mark([4, "tanh", {"a": 1}]), "marks: expected attributes of node 4, got"),
         (lambda: read_mark([4, "tanh", ["a"]]), "marks: expected attributes of node 4, got"),
-        (lambda: read_place([3, 3]), "fused: expected the name of a pattern and the number of a node"),
-        (lambda: read_place(["rnn", False]), "fused: expected the name of a pattern and the number of a node"),
+        (lambda: read_match_site([3, 3]), "fused: expected the name of a pattern and the number of a node"),
+        (lambda: read_match_site(["rnn", False]), "fused: expected the name of a pattern and the number of a node"),
         (lambda: read_missed({**asdict(MISSED), "pattern": 3}), "missed: pattern must be a text, got 3"),
         (lambda: read_missed({**asdict(MISSED), "quiet": 1}), "missed: quiet must be true or false, got 1"),
         (lambda: read_note(["remark", 3]), "notes: expected a text, got 3"),
@@ -166,8 +166,8 @@ def test_marks_are_what_was_added(graph: Graph, hook: bool) -> None:
 
 
 def test_graph_with_exchanged_gradient_implements(graph: Graph) -> None:
-    assert not implements(graph)
-    assert implements(graph.with_attrs({1: {GRADIENT_ATTRIBUTE: "a>b:0"}}))
+    assert not has_gradient_rules(graph)
+    assert has_gradient_rules(graph.with_attrs({1: {GRADIENT_ATTRIBUTE: "a>b:0"}}))
 
 
 @pytest.mark.parametrize(

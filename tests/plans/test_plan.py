@@ -41,7 +41,7 @@ def plan(**changes: Any) -> Plan:
         before, planned=120 * 10**6, live_peak=100 * 10**6,
         at_peak={"feature maps": 60 * 10**6, "recomputed maps": 40 * 10**6}, layers={"encoder_l0": 60 * 10**6},
     )  # fmt: skip
-    why = "read by 1 gradients; computed again from fc"
+    why = "read by 1 gradients; recomputed from fc"
     decisions = (
         Decision(4, "encoder_tanh", "tanh", 0, RECOMPUTE, 140 * 10**6, 0.002, why),
         Decision(3, "encoder_fc", "FullyConnected", 0, STASH, 60 * 10**6, 0.01, "FullyConnected is compute-heavy"),
@@ -110,7 +110,7 @@ def test_remarks_say_first_why_nothing_changes_and_what_failed() -> None:
     found = plan(notes=(Note("a note"), late), applied="none", reason="nothing to gain", missed=missed)
     assert found.failed == (late,)
     assert found.remarks == (
-        "nothing to gain: the user's own graph is bound as it is", "stopped", "a note",
+        "nothing to gain: the original graph is bound as it is", "stopped", "a note",
         "not fused (1 x, as 'cell'): no gates",
     )  # fmt: skip
     assert found.general_remarks == found.remarks[:-1]

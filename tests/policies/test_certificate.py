@@ -32,15 +32,15 @@ KEEPS_SECONDS = {"search", "echo", "fit", "keep", "sublinear", "mincut", "ilp"} 
 FEW, SOME = 2_000, 50_000  # simulations, on small graphs and on chains
 
 
-def certified(problem: Problem, splits: RecomputeSchedule) -> Replayed:
+def certified(problem: Problem, schedule: RecomputeSchedule) -> Replayed:
     """Bytes and seconds of recomputation, after all that `replay` and the problem can say against a schedule."""
     training, seconds = problem.training, problem.costs.seconds
-    assert set(splits) <= set(problem.candidates)
-    assert all(list(slots) == sorted(set(slots)) for slots in splits.values())
-    order = [step.node for step in steps_of(training, splits)]
+    assert set(schedule) <= set(problem.candidates)
+    assert all(list(positions) == sorted(set(positions)) for positions in schedule.values())
+    order = [step.node for step in steps_of(training, schedule)]
     replayed = replay(training, order, seconds)
     again = replayed.seconds - sum(seconds)
-    value = problem.value(splits)
+    value = problem.value(schedule)
     assert value.bytes == replayed.bytes
     assert value.seconds == pytest.approx(again, rel=1e-9, abs=1e-9)
     runs = {number: order.count(number) - 1 for number in set(order)}
@@ -62,29 +62,31 @@ def spaces(problem: Problem) -> Iterator[RecomputeSchedule]:
         return
     places = []
     for number in candidates:
-        slots = useful_slots(problem.training, number)
-        places.append([chosen for count in range(len(slots) + 1) for chosen in itertools.combinations(slots, count)])
+        positions = useful_positions(problem.training, number)
+        places.append(
+            [chosen for count in range(len(positions) + 1) for chosen in itertools.combinations(positions, count)]
+        )
     for found in itertools.product(*places):
-        yield {number: slots for number, slots in zip(candidates, found) if slots}
+        yield {number: positions for number, positions in zip(candidates, found) if positions}
 
 
-def useful_slots(training: TrainingGraph, number: int) -> list[int]:
+def useful_positions(training: TrainingGraph, number: int) -> list[int]:
     """The backward nodes that may read a node, or what is computed from it: a split elsewhere is one at the next."""
     below = {number}
-    slots = []
+    positions = []
     for later, node in training.operators():
         if any(entry.node in below for entry in node.inputs):
             if node.forward:
                 below.add(later)
             else:
-                slots.append(later)
-    return slots
+                positions.append(later)
+    return positions
 
 
 def brute_force(problem: Problem) -> list[Replayed]:
     """The values of every schedule; the native scheduler is held against `replay` below."""
     scheduler = Scheduler(problem.training, problem.costs.seconds)
-    return sorted({scheduler.simulate(splits) for splits in spaces(problem)})
+    return sorted({scheduler.simulate(schedule) for schedule in spaces(problem)})
 
 
 def small_problem(seed: int) -> Problem:
@@ -132,9 +134,9 @@ def test_random_graphs(policy: Policy) -> None:
         problem, values = solved_by_force(seed)
         for limited in with_limits(problem, values):
             limits = f"seed {seed}, max_bytes {limited.max_bytes}, max_seconds {limited.max_seconds}"
-            splits = policy.choose(limited)
-            value = certified(limited, splits)
-            assert splits == policy.choose(limited), f"{limits}: two runs differ"
+            schedule = policy.choose(limited)
+            value = certified(limited, schedule)
+            assert schedule == policy.choose(limited), f"{limits}: two runs differ"
             best = best_of(limited, values)
             reachable = limited.max_bytes is not None and values[0].bytes <= limited.max_bytes
             if policy.name in KEEPS_BYTES and reachable:
@@ -173,7 +175,7 @@ def test_policy_without_candidates_gives_no_splits(policy: Policy) -> None:
 # The simulators ----------------------------------------------------------------------------------------------
 
 
-def random_splits(generator: random.Random, graph: DataGraph) -> Mapping[int, tuple[int, ...]]:
+def random_schedule(generator: random.Random, graph: DataGraph) -> Mapping[int, tuple[int, ...]]:
     backward = [number for number, node in graph.training.operators() if not node.forward]
     forward = [number for number, node in graph.training.operators() if node.forward]
     chosen = generator.sample(forward, generator.randint(0, len(forward)))
@@ -189,11 +191,11 @@ def test_native_simulation_is_the_replay_of_its_steps() -> None:
         graph = random_graph(seed, generator.randint(2, 40))
         scheduler = Scheduler(*graph)
         for _ in range(4):
-            splits = random_splits(generator, graph)
-            steps = steps_of(graph.training, splits)
-            assert scheduler.steps(splits) == steps, f"seed {seed}"
+            schedule = random_schedule(generator, graph)
+            steps = steps_of(graph.training, schedule)
+            assert scheduler.steps(schedule) == steps, f"seed {seed}"
             replayed = replay(graph.training, [step.node for step in steps], graph.seconds)
-            simulated = scheduler.simulate(splits)
+            simulated = scheduler.simulate(schedule)
             assert simulated.bytes == replayed.bytes, f"seed {seed}"
             assert simulated.seconds == pytest.approx(replayed.seconds - sum(graph.seconds), abs=1e-9), f"seed {seed}"
 
@@ -206,8 +208,8 @@ def test_a_wrong_schedule_is_not_certified() -> None:
         replay(training, [order[-1], *order], seconds)
     with pytest.raises(ValueError, match="does not run"):
         replay(training, order[:-1], seconds)
-    splits = problem.splits(problem.candidates)
-    again = [step.node for step in steps_of(training, splits)]
+    schedule = problem.splits(problem.candidates)
+    again = [step.node for step in steps_of(training, schedule)]
     assert replay(training, again, seconds).seconds > replay(training, order, seconds).seconds
 
 
@@ -219,7 +221,7 @@ def assert_optimal(seed: int) -> None:
     for limited in with_limits(problem, values):
         limits = f"seed {seed}, max_bytes {limited.max_bytes}, max_seconds {limited.max_seconds}"
         solved = IntegerProgram().solve(limited)
-        value, best = certified(limited, solved.splits), best_of(limited, values)
+        value, best = certified(limited, solved.schedule), best_of(limited, values)
         assert solved.gap <= IntegerProgram().gap, limits
         assert value.seconds == pytest.approx(best.seconds, rel=1e-5, abs=1e-6), limits
         if limited.max_bytes is None or limited.max_bytes < values[0].bytes:
@@ -304,8 +306,8 @@ def test_published_plans(policy: Policy, name: str, index: int) -> None:
     training, seconds = ilp_graph(name)
     plan = ilp_plans(name)[index]
     problem = problem_of_graph(training, seconds, max_bytes=plan["peak_bytes"])
-    splits = policy.choose(problem)
-    value = certified(problem, splits)
+    schedule = policy.choose(problem)
+    value = certified(problem, schedule)
     overhead = value.seconds / sum(seconds)
     assert value.bytes <= plan["peak_bytes"]
     assert overhead <= plan["overhead"] + 0.02
@@ -320,7 +322,7 @@ def test_exact_proves_published_plans(name: str, index: int) -> None:
     plan = ilp_plans(name)[index]
     problem = problem_of_graph(training, seconds, max_bytes=plan["peak_bytes"], simulations=FEW)
     solved = IntegerProgram().solve(problem)
-    value = certified(problem, solved.splits)
+    value = certified(problem, solved.schedule)
     assert solved.gap <= IntegerProgram().gap
     assert value.bytes <= plan["peak_bytes"]
     assert value.seconds / sum(seconds) == pytest.approx(plan["overhead"], abs=ROUNDING)

@@ -10,7 +10,7 @@ import pytest
 
 from echo.errors import GraphError, OptionError
 from echo.ir.schedule import replay
-from echo.policies import All, RecomputeNone
+from echo.policies import RecomputeAll, RecomputeNone
 from echo.policies.data_graph import dag_of, load_dag, problem_of_graph, solve_graph
 from echo.policies.search import Search
 from tests.support.data_graphs import ILP, ILP_NAMES, chain, ilp_graph, ilp_plans, unrolled
@@ -155,12 +155,12 @@ def test_heavy_operators_run_again_where_that_pays() -> None:
     assert (first.heavy, second.heavy) == (False, True)
     light = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=plans[1]["peak_bytes"], heavy=False)
     assert light.value(Search().choose(light)).seconds > second.value.seconds
-    assert not solve_graph(All(), *ilp_graph("unet_b11")).heavy
+    assert not solve_graph(RecomputeAll(), *ilp_graph("unet_b11")).heavy
 
 
 def test_the_least_that_is_reached() -> None:
     assert solve_graph(RecomputeNone(), *chain(20), max_bytes=0).value.bytes == 22
-    assert solve_graph(All(), *chain(20), max_bytes=0).value.bytes == 22
+    assert solve_graph(RecomputeAll(), *chain(20), max_bytes=0).value.bytes == 22
     assert solve_graph(Search(), *chain(20), max_bytes=0).value.bytes <= 8
 
 

@@ -10,7 +10,7 @@ import mxnet as mx
 import pytest
 from mxnet.gluon.model_zoo import vision
 
-from echo.estimators.storage_planner import Choice, Evaluation, ReferencePlanner, StoragePlanner
+from echo.estimators.storage_planner import Evaluation, RecomputeMask, ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry
 from echo.ir.schedule import RecomputeSchedule
 from echo.policies import policy_of
@@ -24,14 +24,14 @@ from tests.support.planning import costs_of, problem_of
 BOTH = pytest.mark.parametrize("policy", [Search(), Echo()], ids=lambda policy: policy.name)
 
 
-def recomputed(problem: Problem, splits: RecomputeSchedule) -> set[str]:
+def recomputed(problem: Problem, schedule: RecomputeSchedule) -> set[str]:
     """Names of the nodes that are recomputed."""
-    executed = problem.evaluator.executed(problem.choice(list(splits)), splits)
+    executed = problem.evaluator.executed(problem.choice(list(schedule)), schedule)
     return {problem.training.nodes[number].name for number in executed.nonzero()[0]}
 
 
-def entries(problem: Problem, splits: RecomputeSchedule) -> frozenset[Entry]:
-    return frozenset(entry for number in splits for entry in problem.candidates[number]) | problem.must_recompute
+def entries(problem: Problem, schedule: RecomputeSchedule) -> frozenset[Entry]:
+    return frozenset(entry for number in schedule for entry in problem.candidates[number]) | problem.must_recompute
 
 
 # (a) A cell whose output is the tanh: there is nothing to save ----------------------------------------------
@@ -143,10 +143,12 @@ def test_resnet152_plans_below_its_share_of_stock(policy: Echo | Search, version
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_choices_keep_to_the_candidates(name: str, policy: Echo | Search) -> None:
     problem = problem_of(any_case(name).training, effort=100_000)
-    splits = policy.choose(problem)
-    assert set(splits) <= set(problem.candidates)
+    schedule = policy.choose(problem)
+    assert set(schedule) <= set(problem.candidates)
     backward = {number for number, node in problem.training.operators() if not node.forward}
-    assert all(set(slots) <= backward and list(slots) == sorted(set(slots)) for slots in splits.values())
+    assert all(
+        set(positions) <= backward and list(positions) == sorted(set(positions)) for positions in schedule.values()
+    )
 
 
 @BOTH
@@ -218,7 +220,7 @@ class Evaluations:
         self.entries, self.executed = self._fast.entries, self._fast.executed
         self.asked, self.most_visits = 0, 0
 
-    def evaluate(self, choice: Choice, match_ranges: tuple[int, ...], *more: Any) -> Evaluation:
+    def evaluate(self, choice: RecomputeMask, match_ranges: tuple[int, ...], *more: Any) -> Evaluation:
         self.asked += len(match_ranges)
         if self.asked % 40 == 1:
             visits = self._training.visits(lambda: self._slow.evaluate(choice, match_ranges[:1]))
@@ -231,8 +233,8 @@ def test_the_search_evaluates_diamonds_as_often_as_it_may_and_each_in_linear_vis
     training = CountedGraph.of(diamonds(count))
     evaluator = Evaluations(training)
     problem = replace(problem_of(training), evaluator=evaluator, effort=200 * len(training.nodes))
-    splits = Search().choose(problem)
-    assert problem.value(splits).bytes <= problem.evaluate(problem.choice()).bytes
+    schedule = Search().choose(problem)
+    assert problem.value(schedule).bytes <= problem.evaluate(problem.choice()).bytes
     assert 100 < evaluator.asked < 300
     assert 0 < evaluator.most_visits < 40 * len(training.nodes)
 

@@ -26,7 +26,7 @@ def test_time_that_runs_out_is_reported(caplog: pytest.LogCaptureFixture) -> Non
     problem = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=budget)
     solved = IntegerProgram(time_limit=0.2).solve(problem)
     assert solved.gap > 0
-    assert problem.value(solved.splits).bytes <= budget
+    assert problem.value(solved.schedule).bytes <= budget
     with caplog.at_level(logging.WARNING, logger="echo"):
         IntegerProgram(time_limit=0.2).choose(problem)
     stopped = re.search(r"echo: policy ilp: stopped after (\S+) s, a better schedule may save up to", caplog.text)
@@ -115,5 +115,5 @@ def test_solver_without_time_still_gives_a_schedule() -> None:
     problem = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=budget)
     solved = IntegerProgram(time_limit=0.0).solve(problem)
     assert solved.gap == float("inf")
-    assert solved.splits
-    assert problem.value(solved.splits).bytes <= budget
+    assert solved.schedule
+    assert problem.value(solved.schedule).bytes <= budget

@@ -27,10 +27,10 @@ def test_schedules_come_back_for_the_same_graph_alone() -> None:
     known, case, other = Known(), any_case("dropout"), any_case("lm")
     problem = problem_of(case.training)
     node = next(iter(problem.candidates))
-    splits = dict(problem.splits([node]))
-    known.add(case.training, splits)
-    known.add(case.training, splits)
-    assert known.of(problem) == [splits]
+    schedule = dict(problem.splits([node]))
+    known.add(case.training, schedule)
+    known.add(case.training, schedule)
+    assert known.of(problem) == [schedule]
     assert known.of(problem_of(other.training)) == []
     assert known.of(replace(problem, candidates={})) == [], "the user keeps that node now"
 
@@ -163,9 +163,9 @@ def missed(problems: Sequence[Any], solve: object, nothing: Callable[[], Any]) -
 def test_schedules_survive_as_a_value_and_others_are_refused() -> None:
     known, case = Known(), any_case("dropout")
     problem = problem_of(case.training)
-    splits = dict(problem.splits([next(iter(problem.candidates))]))
-    known.add(case.training, splits)
-    assert Known(json.loads(json.dumps(known.to_value()))).of(problem) == [splits]
+    schedule = dict(problem.splits([next(iter(problem.candidates))]))
+    known.add(case.training, schedule)
+    assert Known(json.loads(json.dumps(known.to_value()))).of(problem) == [schedule]
     for wrong in ([[[0]]], [[["a", 1]]], [[[0, -1]]], [[[0, 1.0]]], [[[True, 1]]], [0]):
         with pytest.raises(ValueError, match="expected schedules"):
             Known({"key": wrong})

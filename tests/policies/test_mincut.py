@@ -24,7 +24,7 @@ from tests.support.planning import calls_of, problem_of
 def test_a_price_buys_seconds() -> None:
     problem = problem_of_graph(*unrolled(10), heavy=False)
     free, dear, priceless = (problem.splits(least_stash(problem, price)) for price in (0.0, 1.05e8, 1e15))
-    seconds = [problem.value(splits).seconds for splits in (free, dear, priceless)]
+    seconds = [problem.value(schedule).seconds for schedule in (free, dear, priceless)]
     assert seconds[0] > seconds[1] >= seconds[2] == 0
     bound = 0.5 * seconds[0]
     limited = problem_of_graph(*unrolled(10), heavy=False, max_seconds=bound)
@@ -42,9 +42,9 @@ def test_cuts_are_minimal() -> None:
             network.add(tail, head, capacity)
             known = graph.get_edge_data(tail, head, {"capacity": 0})["capacity"]
             graph.add_edge(tail, head, capacity=known + capacity)
-        behind = network.sink_side(0, 1)
-        assert (behind[0], behind[1]) == (False, True), f"seed {seed}"
-        cut = sum(capacity for tail, head, capacity in edges if not behind[tail] and behind[head])
+        on_sink_side = network.sink_side(0, 1)
+        assert (on_sink_side[0], on_sink_side[1]) == (False, True), f"seed {seed}"
+        cut = sum(capacity for tail, head, capacity in edges if not on_sink_side[tail] and on_sink_side[head])
         assert cut == nx.minimum_cut_value(graph, 0, 1), f"seed {seed}"
 
 
@@ -105,7 +105,7 @@ def test_no_schedule_of_a_small_graph_needs_less() -> None:
         some = dict(random.Random(seed).sample(sorted(problem.candidates.items()), len(problem.candidates) // 2 + 1))
         for limited in (problem, replace(problem, candidates=some)):
             scheduler = Scheduler(limited.training, limited.costs.seconds)
-            least = min(scheduler.simulate(splits).bytes for splits in spaces(limited))
+            least = min(scheduler.simulate(schedule).bytes for schedule in spaces(limited))
             assert least_bytes(limited) <= least, f"seed {seed}"
             shares.append(least_bytes(limited) / max(least, 1))
     assert sum(shares) / len(shares) > 0.3

@@ -13,7 +13,7 @@ import pytest
 import echo
 from echo.ir.schedule import RecomputeSchedule, first_backward
 from echo.planning import plan_cache
-from echo.policies import All, RecomputeNone
+from echo.policies import RecomputeAll, RecomputeNone
 from echo.policies.data_graph import problem_of_graph
 from echo.policies.problem import Problem
 from tests.support.data_graphs import unrolled
@@ -21,7 +21,7 @@ from tests.support.data_graphs import unrolled
 
 def test_every_candidate_runs_again_once_whatever_the_limits() -> None:
     problem = problem_of_graph(*unrolled(2), max_seconds=0.0, max_bytes=0)
-    found = All().choose(problem)
+    found = RecomputeAll().choose(problem)
     assert sorted(found) == sorted(problem.candidates)
     assert set(found.values()) == {(first_backward(problem.training),)}
 

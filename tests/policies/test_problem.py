@@ -143,12 +143,12 @@ def test_all_outputs_of_a_candidate_are_chosen_together() -> None:
 
 def test_a_value_is_that_of_all_ways_to_plan_storage() -> None:
     made = problem_of(any_case("dropout").training, assigns=True)
-    splits = made.splits(made.candidates)
+    schedule = made.splits(made.candidates)
     assert made.all_ranges == (*made.match_ranges, StorageStrategy.ASSIGNED)
-    exact = made.evaluator.evaluate(made.choice(list(splits)), made.all_ranges, None, splits)
-    assert made.value(splits) == exact
-    assert len(made.value(splits).totals) == len(made.match_ranges) + 1
-    assert made.evaluate(made.choice(list(splits))).totals == exact.totals[:-1]
+    exact = made.evaluator.evaluate(made.choice(list(schedule)), made.all_ranges, None, schedule)
+    assert made.value(schedule) == exact
+    assert len(made.value(schedule).totals) == len(made.match_ranges) + 1
+    assert made.evaluate(made.choice(list(schedule))).totals == exact.totals[:-1]
     assert replace(made, assigned_only=True).all_ranges == (StorageStrategy.ASSIGNED,)
     assert replace(made, assigns=False).all_ranges == made.match_ranges
 
@@ -240,12 +240,12 @@ def test_the_best_so_far_is_taken() -> None:
 def test_a_best_that_is_changed_later_counts_as_it_was() -> None:
     class Changes(Tries):
         def choose(self, problem: Problem) -> RecomputeSchedule:
-            splits = {node: list(at) for node, at in problem.splits(best).items()}
-            problem.value(splits)
-            for at in splits.values():
+            schedule = {node: list(at) for node, at in problem.splits(best).items()}
+            problem.value(schedule)
+            for at in schedule.values():
                 at.append(len(problem.training.nodes))
-            splits.popitem()
-            problem.value(splits)
+            schedule.popitem()
+            problem.value(schedule)
             return {}
 
     best = min((FEW, MANY), key=lambda nodes: PROBLEM.value(PROBLEM.splits(nodes)).bytes)

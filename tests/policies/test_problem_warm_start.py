@@ -32,9 +32,9 @@ def searched(case: Case, warm_start: WarmStart | None = None) -> tuple[int, Warm
     problem = replace(problem_of(case.training, match_ranges=(16, 1, 2, 4)), warm_start=warm_start)
     asked = []
     counted = replace(problem, evaluator=_Counting(problem.evaluator, asked))
-    splits = Search().choose(counted)
-    found = problem.value(splits).bytes
-    return found, WarmStart.of(case.training, problem.candidates, set(splits)), len(asked)
+    schedule = Search().choose(counted)
+    found = problem.value(schedule).bytes
+    return found, WarmStart.of(case.training, problem.candidates, set(schedule)), len(asked)
 
 
 class _Counting:
@@ -144,29 +144,29 @@ def test_a_hint_fits_other_lengths_and_no_other_operators() -> None:
 
 def _schedule_of(case: Case) -> tuple[RecomputeSchedule, WarmStart]:
     problem = replace(problem_of(case.training), match_ranges=(16,))
-    splits = Search().choose(problem)
-    return splits, WarmStart.of(case.training, problem.candidates, set(splits), splits)
+    schedule = Search().choose(problem)
+    return schedule, WarmStart.of(case.training, problem.candidates, set(schedule), schedule)
 
 
 @pytest.mark.slow
 def test_another_batch_size_needs_no_more_than_under_the_same_schedule() -> None:
-    splits, warm_start = _schedule_of(nmt(7))
+    schedule, warm_start = _schedule_of(nmt(7))
     other = problem_of(nmt(7, 3).training)
-    assert warm_start.schedule(other.training, other.candidates) == splits != {}
+    assert warm_start.schedule_for(other.training, other.candidates) == schedule != {}
     warm = other.value(Search().choose(replace(other, warm_start=warm_start)))
-    assert warm.bytes <= other.value(splits).bytes
+    assert warm.bytes <= other.value(schedule).bytes
 
 
 @pytest.mark.slow
 def test_another_length_has_another_schedule() -> None:
     _, warm_start = _schedule_of(nmt(7))
     other = problem_of(nmt(6).training)
-    assert warm_start.schedule(other.training, other.candidates) is None
+    assert warm_start.schedule_for(other.training, other.candidates) is None
 
 
 @pytest.mark.slow
 def test_a_schedule_that_breaks_the_bound_is_searched_again() -> None:
-    splits, warm_start = _schedule_of(nmt(7))
+    schedule, warm_start = _schedule_of(nmt(7))
     other = problem_of(nmt(7, 3).training)
-    bounded = replace(other, max_seconds=other.value(splits).seconds / 2)
+    bounded = replace(other, max_seconds=other.value(schedule).seconds / 2)
     assert Search().choose(replace(bounded, warm_start=warm_start)) == Search().choose(bounded)

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.models import nmt_symbol
 from echo.estimators.cost_model import CostModel
-from echo.estimators.storage_planner import Choice, Evaluation
+from echo.estimators.storage_planner import Evaluation, RecomputeMask
 from echo.ir.schedule import RecomputeSchedule
 from echo.policies.problem import Problem
 from echo.policies.search import Search
@@ -75,7 +75,7 @@ def problems() -> tuple[Problem, ...]:
     raise AssertionError
 
 
-def choices(problem: Problem) -> Iterator[Choice]:
+def choices(problem: Problem) -> Iterator[RecomputeMask]:
     numbers = sorted(problem.candidates)
     for bits in itertools.product((0, 1), repeat=len(numbers)):
         yield problem.choice([number for number, bit in zip(numbers, bits) if bit])
@@ -252,14 +252,14 @@ def test_effort_bounds_the_work(name: str) -> None:
 
         def evaluate(
             self,
-            choice: Choice,
+            choice: RecomputeMask,
             match_ranges: tuple[int, ...],
             limit: int | None = None,
-            splits: RecomputeSchedule | None = None,
+            schedule: RecomputeSchedule | None = None,
         ) -> Evaluation:
             nonlocal calls
             calls += len(match_ranges)
-            return evaluate(choice, match_ranges, limit, splits)
+            return evaluate(choice, match_ranges, limit, schedule)
 
     Search().choose(replace(problem, evaluator=Counting()))
     assert calls <= 500_000 // len(problem.training.nodes) + 100

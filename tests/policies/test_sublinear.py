@@ -28,11 +28,11 @@ def test_levels_take_less() -> None:
     """Segments in segments: the fourth root, at one more forward pass a level."""
     length = 1000
     problem = problem_of_graph(*chain(length))
-    splits = Sublinear().choose(problem)
-    value = problem.value(splits)
+    schedule = Sublinear().choose(problem)
+    value = problem.value(schedule)
     assert value.bytes <= 4 * length**0.25 * 1.5 + 3
     assert value.seconds <= 4 * length
-    assert max(map(len, splits.values())) <= 4
+    assert max(map(len, schedule.values())) <= 4
 
 
 def test_checkpoints_lie_where_few_bytes_cross() -> None:
@@ -44,12 +44,12 @@ def test_checkpoints_lie_where_few_bytes_cross() -> None:
         nodes.append(node("grad", 1, [len(nodes) - 1, number], len(nodes), forward=False))
     training = TrainingGraph(tuple(nodes), (), 0, 0)
     problem = problem_of_graph(training, (1.0,) * len(nodes), once=True)
-    splits = Sublinear().choose(problem)
-    again = {step.node for step in steps_of(training, splits) if step.node != step.position}
+    schedule = Sublinear().choose(problem)
+    again = {step.node for step in steps_of(training, schedule) if step.node != step.position}
     stashed = set(range(48)) - again
     assert 3 <= len(stashed) <= 12
     assert all(number % 4 == 3 for number in stashed - {47})
-    assert problem.value(splits).bytes < 0.2 * problem.value({}).bytes
+    assert problem.value(schedule).bytes < 0.2 * problem.value({}).bytes
 
 
 @pytest.mark.slow

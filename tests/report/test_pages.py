@@ -18,7 +18,7 @@ from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.frontier import Frontier
 from echo.report import pages
 from echo.report.charts import ROLE_COLORS
-from echo.report.pages import Group, groups, module_of, save_over_step, save_picture, save_segment, treemap
+from echo.report.pages import DecisionGroup, groups, module_of, save_over_step, save_picture, save_segment, treemap
 from echo.report.profile import Profile
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
 from echo.report.usage import ALWAYS, GAPS, PROCESS, Tensor, Usage, layer_by
@@ -77,9 +77,11 @@ def _decision(name: str, action: str = STASH, reason: str = "", size: int = 10) 
 
 def test_names_and_reasons_that_differ_in_numbers_are_one_row() -> None:
     decisions = [_decision(f"cell_t{i}_out", RECOMPUTE, f"read by {i} gradients") for i in range(12)]
-    assert groups(decisions) == [Group("cell_t*_out", "tanh", RECOMPUTE, "read by 0 to 11 gradients", 12, 120, 6.0)]
-    decisions = [_decision(f"t{i}", reason=f"read by 2 gradients; computed again from fc{i}, x") for i in (3, 7)]
-    assert groups(decisions)[0].reason == "read by 2 gradients; computed again from fc*, x"
+    assert groups(decisions) == [
+        DecisionGroup("cell_t*_out", "tanh", RECOMPUTE, "read by 0 to 11 gradients", 12, 120, 6.0)
+    ]
+    decisions = [_decision(f"t{i}", reason=f"read by 2 gradients; recomputed from fc{i}, x") for i in (3, 7)]
+    assert groups(decisions)[0].reason == "read by 2 gradients; recomputed from fc*, x"
 
 
 def test_differing_decisions_stay_apart_with_the_largest_first() -> None:

@@ -65,8 +65,8 @@ def _large(usage: Usage) -> Usage:
         Tensor(each.name, each.op, each.layer, each.kind, each.bytes * TEXT_MB, each.first, each.last)
         for each in usage.tensors
     )
-    beside = {kind: size * TEXT_MB for kind, size in usage.beside.items()}
-    return Usage(usage.planned * TEXT_MB, beside, usage.steps, usage.forward_steps, tensors, {"process": 300 * TEXT_MB})
+    others = {kind: size * TEXT_MB for kind, size in usage.beside.items()}
+    return Usage(usage.planned * TEXT_MB, others, usage.steps, usage.forward_steps, tensors, {"process": 300 * TEXT_MB})
 
 
 @pytest.fixture

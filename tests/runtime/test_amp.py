@@ -1,4 +1,4 @@
-"""Mixed precision: the casts of MXNet's AMP are part of the user's graph, and `amp.init` does not reach into echo."""
+"""Mixed precision: the casts of MXNet's AMP are part of the original graph, and `amp.init` does not reach into echo."""
 
 from __future__ import annotations
 

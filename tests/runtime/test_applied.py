@@ -11,7 +11,7 @@ from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.plans.decisions import mark
-from echo.runtime.applied import Applied
+from echo.runtime.applied import AppliedPlan
 from echo.runtime.bind import Rebinder
 
 
@@ -26,9 +26,9 @@ GRAPH = graph_of(SYMBOL)
 AT = {node.name: number for number, node in enumerate(GRAPH.nodes)}
 
 
-def applied(bound: Graph, base: Graph = GRAPH) -> Applied:
+def applied(bound: Graph, base: Graph = GRAPH) -> AppliedPlan:
     rebinder: Any = Rebinder(GRAPH, mx.cpu(), lambda action, stock: stock(), None)
-    return Applied(GRAPH, base, bound, {"data": (4, 8)}, rebinder)
+    return AppliedPlan(GRAPH, base, bound, {"data": (4, 8)}, rebinder)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_marked_operators_are_those_that_run_again(names: tuple[str, ...], ops: 
     assert found.marked == ops
     assert found.mode_dependent == modes
     assert not found.fuses
-    assert not found.implements
+    assert not found.has_gradient_rules
 
 
 def test_applied_graph_tells_fusion_and_exchanged_gradients() -> None:
     other = GRAPH.with_attrs({AT["tanh"]: {GRADIENT_ATTRIBUTE: "a>b:0"}})
-    assert applied(other).implements
+    assert applied(other).has_gradient_rules
     assert applied(other, other).fuses
 
 

@@ -57,12 +57,12 @@ def test_fused_operators_compute_from_their_inputs() -> None:
 def test_variables_read_through_inserted_nodes_are_found() -> None:
     """His gradients read the variable in backward; a copy of it has the numbers of the forward pass."""
     x, y, z = map(mx.sym.var, "xyz")
-    user = graph_of(mx.sym.batch_dot(x, mx.sym.sigmoid(y, name="his") + z, name="it"))
+    original = graph_of(mx.sym.batch_dot(x, mx.sym.sigmoid(y, name="his") + z, name="it"))
     made = mx.sym.identity(x, name="it_copy") + mx.sym.ones_like(z, name="it_ones")
     bound = graph_of(mx.sym.elemwise_mul(made, mx.sym.sigmoid(y, name="his"), name="it"))
     nodes = tuple(node._with(op="_echo_weighted_sum") if node.name == "it" else node for node in bound.nodes)
     graph = Graph(nodes, bound.heads, bound.arg_nodes, bound.row_ptr, bound.attrs)
-    found = {graph.nodes[variable].name for variable in variables_read_in_backward(graph, user)}
+    found = {graph.nodes[variable].name for variable in variables_read_in_backward(graph, original)}
     assert found == {"x"}, "not y, which his own node reads, nor z, of which only the shape is read"
 
 

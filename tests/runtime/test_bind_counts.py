@@ -16,7 +16,7 @@ from echo.passes.patterns.graph_view import Pattern, View
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 STEPS, WORDS, UNITS = 8, 200, 32
-# The user's graph; two with fused operators, which are compared; the new operators of each, to infer their types; and
+# The original graph; two with fused operators, which are compared; the new operators of each, to infer their types; and
 # the graph that is bound. Marks are attributes of a copy.
 MOST_PRINTED = 6
 MOST_READ = 1

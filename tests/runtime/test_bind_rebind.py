@@ -56,7 +56,7 @@ def test_marks_hold_where_they_save_memory() -> None:
 
 def test_the_training_graph_is_that_of_these_shapes() -> None:
     training = rebinder().differentiate(GRAPH, binding(2))
-    data = next(node for node in training.nodes if node.user == GRAPH.arg_nodes[0])
+    data = next(node for node in training.nodes if node.original == GRAPH.arg_nodes[0])
     assert data.outputs[0].shape == binding(2).arg_shapes[0]
 
 

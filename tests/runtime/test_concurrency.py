@@ -102,7 +102,7 @@ def test_threads_bind_at_once(fuse: bool) -> None:
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_threads_infer_at_once_after_a_training_step() -> None:
-    """Other shapes than those that were planned run as the user's own graph, whose CachedOp has not run before."""
+    """Other shapes than those that were planned run as the original graph, whose CachedOp has not run before."""
     inputs = mx.nd.random.normal(shape=(20, 20, 16))
     for _ in range(8):
         block = mx.gluon.rnn.HybridSequentialRNNCell()

@@ -1,4 +1,4 @@
-"""An error inside of echo: a warning, and the user's graph trains; with ``strict`` it is raised."""
+"""An error inside of echo: a warning, and the original graph trains; with ``strict`` it is raised."""
 
 from __future__ import annotations
 

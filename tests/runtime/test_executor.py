@@ -164,7 +164,7 @@ def test_inference_with_random_numbers_needs_no_second_executor() -> None:
     assert recomputed(bound)
     assert not recomputed(bound) & {"BatchNorm", "Dropout"}
     passes(bound, [TRAIN, (False, True), PREDICT])
-    assert bound._stock is None
+    assert bound._original is None
 
 
 @pytest.mark.parametrize("ops", [("BatchNorm",), ("BatchNorm", "Dropout")])
@@ -185,9 +185,9 @@ def test_training_needs_no_second_executor() -> None:
     passes(bound, [TRAIN])
     bound.forward(is_train=False)
     passes(bound, [TRAIN])
-    assert bound._stock is None
+    assert bound._original is None
     passes(bound, [PREDICT])
-    assert bound._stock is not None
+    assert bound._original is not None
 
 
 # Reshape -----------------------------------------------------------------------------------------------------------

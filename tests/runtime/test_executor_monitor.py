@@ -26,9 +26,9 @@ def handle() -> Any:
 class Seen(WithoutClones):
     """A monitor that keeps what it passes on."""
 
-    def __init__(self, user: Graph, bound: Graph) -> None:
+    def __init__(self, original: Graph, bound: Graph) -> None:
         self.names: list[Any] = []
-        super().__init__(user, bound, lambda *args: self.names.append(tuple(args[:-1])))
+        super().__init__(original, bound, lambda *args: self.names.append(tuple(args[:-1])))
 
     def tell(self, *names: str) -> list[Any]:
         for name in names:

@@ -82,7 +82,7 @@ def failing(target: Any, name: str) -> Callable[[Patch], None]:
 
 def wrong_arguments(patch: Patch) -> None:
     """The graph with fused operators has the first two arguments exchanged, as MXNet would come to them."""
-    patch.setattr(apply, "ordered", lambda made, user: made)
+    patch.setattr(apply, "ordered", lambda made, original: made)
     real = apply.PATTERNS["lstm_cell"].match
 
     def turned(view: Any, number: int) -> Any:
@@ -102,9 +102,9 @@ def wrong_arguments(patch: Patch) -> None:
 PLANNING: Mapping[str, Callable[[Patch], None]] = {
     "pattern match": failing(apply, "_match"),
     "substitution": failing(apply, "applied"),
-    "shapes and types": failing(apply, "why_not"),
+    "shapes and types": failing(apply, "fusion_blocker"),
     "wrong arguments": wrong_arguments,
-    "memory of the user's graph": failing(choose, "stock_memory"),
+    "memory of the original graph": failing(choose, "memory_before"),
     "differentiate": failing_pass(Differentiate),
     "policy": failing_pass(Select),
     "confirm": failing_pass(Confirm),
@@ -220,10 +220,10 @@ def refusing(patch: Patch, refused: Callable[[Graph], bool]) -> None:
     """MXNet refuses such planned graphs, at the last bind."""
     real = planned_bind._bound
 
-    def bound(user: Symbol, request: Any, rebinder: Any, choice: Any) -> Any:
+    def bound(original: Symbol, request: Any, rebinder: Any, choice: Any) -> Any:
         if choice.planned is not None and refused(choice.planned.graph):
             raise mx.MXNetError("Check failed:\nno such operator")
-        return real(user, request, rebinder, choice)
+        return real(original, request, rebinder, choice)
 
     patch.setattr(planned_bind, "_bound", bound)
 

@@ -1,4 +1,4 @@
-"""Nodes that are recomputed several times, and budgets of every size: the bits of the user's own graph."""
+"""Nodes that are recomputed several times, and budgets of every size: the bits of the original graph."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def test_copies_at_random(name: str, seed: int) -> None:
     """Light and compute-heavy operators, each recomputed up to three times, at random backward nodes."""
     (model, values), case = small(name), model_case(name)
     entries = case.draw(seed, 0.8)
-    splits = case.draw_splits(seed, entries)
-    symbol = symbol_of(case.rewritten(entries, splits=splits))
+    schedule = case.draw_schedule(seed, entries)
+    symbol = symbol_of(case.rewritten(entries, schedule=schedule))
     text = bind(symbol, values, requested(model, "write")).debug_str()
-    assert any("@" in node.attrs.get("__echo_recompute__", "") for node in case.rewritten(entries, splits=splits).nodes)
+    assert any(
+        "@" in node.attrs.get("__echo_recompute__", "") for node in case.rewritten(entries, schedule=schedule).nodes
+    )
     assert "_echo\n" in text
     assert_same(train(bind(symbol, values, requested(model, "write"))), stock(name, "write"))
 

@@ -21,7 +21,7 @@ from echo.plans.plan import Plan
 from echo.runtime import bind_plan, shape_plans
 from echo.runtime.cached_op import PlannedCachedOp
 from echo.runtime.error_policy import RaiseUnmetRequests
-from echo.runtime.shape_plans import STOCK, Answer, CachedChoice, ShapePlans, Signature
+from echo.runtime.shape_plans import ORIGINAL, Answer, CachedOpGraph, ShapePlans, Signature
 
 FLAGS = {"dynamic": {}, "static alloc": {"static_alloc": True}, "static": {"static_alloc": True, "static_shape": True}}
 
@@ -64,7 +64,7 @@ class FakePlanning:
 
 def answer(sizes: tuple[int, int]) -> Answer:
     made = plan(*sizes)
-    return Answer(made, STOCK if made.changes_nothing else CachedChoice(key=sizes))
+    return Answer(made, ORIGINAL if made.changes_nothing else CachedOpGraph(key=sizes))
 
 
 @dataclass
@@ -101,8 +101,8 @@ def test_shape_runs_as_mxnet_has_it_until_there_is_time(shapes: ShapePlans, spar
     planning = FakePlanning()
     shapes.choose(signature(8), planning)
     spare.open = False
-    assert shapes.choose(signature(9), planning) is STOCK
-    assert shapes.get(signature(9)) is STOCK
+    assert shapes.choose(signature(9), planning) is ORIGINAL
+    assert shapes.get(signature(9)) is ORIGINAL
     assert signature(9) not in shapes.plans
     spare.open = True
     assert shapes.choose(signature(9), planning).key == (100, 50)
@@ -120,8 +120,8 @@ def test_shape_that_raises_the_peak_of_a_large_model_follows_without_spare_time(
     sizes = (planned, planned // 2)
     planning = FakePlanning(searched=sizes, followed=sizes)
     shapes.choose(signature(8), planning)
-    assert (shapes.choose(signature(rows), planning) is not STOCK) == follows
-    assert shapes.choose(signature(7), planning) is STOCK
+    assert (shapes.choose(signature(rows), planning) is not ORIGINAL) == follows
+    assert shapes.choose(signature(7), planning) is ORIGINAL
 
 
 def test_smaller_shapes_get_half_of_the_time(shapes: ShapePlans, spare: FakeTime) -> None:
@@ -154,7 +154,7 @@ def test_shape_for_which_the_plan_saves_much_less_is_searched_at_once(shapes: Sh
 def test_shape_for_which_the_plan_does_not_hold_is_searched_at_its_second_call(shapes: ShapePlans) -> None:
     planning = FakePlanning(followed=None)
     shapes.choose(signature(8), planning)
-    assert shapes.choose(signature(9), planning) is STOCK
+    assert shapes.choose(signature(9), planning) is ORIGINAL
     assert shapes.choose(signature(9), planning).key == (100, 50)
     assert planning.asked == ["search", "follow", "further search"]
 
@@ -162,7 +162,7 @@ def test_shape_for_which_the_plan_does_not_hold_is_searched_at_its_second_call(s
 def test_model_without_a_plan_is_searched_again_for_much_larger_shapes(shapes: ShapePlans) -> None:
     planning = FakePlanning(searched=(100, 100))
     for rows in (8, 9, 10):
-        assert shapes.choose(signature(rows), planning) is STOCK
+        assert shapes.choose(signature(rows), planning) is ORIGINAL
     assert planning.asked == ["search"]
     planning.searched = (1000, 400)
     assert shapes.choose(signature(16), planning).key == (1000, 400)
@@ -327,7 +327,7 @@ def test_bytes_of_a_followed_plan_come_true(fuse: bool, monkeypatch: pytest.Monk
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
-def choice_of(symbol: mx.sym.Symbol, **options: object) -> CachedChoice:
+def choice_of(symbol: mx.sym.Symbol, **options: object) -> CachedOpGraph:
     """The choice for one call in training, of arrays of ones."""
     policy = RaiseUnmetRequests(Options.of(max_overhead=None, **options))  # type: ignore[arg-type]
     op = PlannedCachedOp(symbol, [("static_alloc", True)], policy)
@@ -351,7 +351,7 @@ def test_mode_independent_choice_serves_every_mode() -> None:
     choice = choice_of(deep(mx.sym.var("data")), fuse=False)
     assert choice.graph is not None
     assert (choice.in_training, choice.fuses, choice.mode_dependent) == (False, False, frozenset())
-    assert choice.key != STOCK.key
+    assert choice.key != ORIGINAL.key
 
 
 def test_masks_are_there_in_training_alone() -> None:

@@ -51,7 +51,7 @@ class Case:
             drawn.update(entry for entry in outputs if (generator.random() < share if hook else together))
         return frozenset(drawn)
 
-    def draw_splits(self, seed: int, entries: frozenset[Entry]) -> dict[int, tuple[int, ...]]:
+    def draw_schedule(self, seed: int, entries: frozenset[Entry]) -> dict[int, tuple[int, ...]]:
         """Positions of one to three backward nodes for two thirds of the nodes of these entries."""
         generator = random.Random(seed)
         backward = [number for number, node in self.training.operators() if not node.forward]
@@ -61,10 +61,12 @@ class Case:
             if generator.random() < 0.67
         }
 
-    def rewritten(self, entries: frozenset[Entry], hook: bool = True, splits: RecomputeSchedule | None = None) -> Graph:
-        """The user's graph with the attributes that make the hook, or MXNet itself, recompute these entries."""
+    def rewritten(
+        self, entries: frozenset[Entry], hook: bool = True, schedule: RecomputeSchedule | None = None
+    ) -> Graph:
+        """The original graph with the attributes that make the hook, or MXNet itself, recompute these entries."""
         request = Request(self.graph, Options(), FakeFramework(self.training, hook=hook))
-        selection = Selection(entries, splits or {}, {entry.node: 1 for entry in entries}, 16, 0, 0.0)
+        selection = Selection(entries, schedule or {}, {entry.node: 1 for entry in entries}, 16, 0, 0.0)
         return Rewrite().run(request, self.training, selection).graph
 
     def bound(self, graph: Graph) -> TrainingGraph:
@@ -178,7 +180,7 @@ def recomputable(training: TrainingGraph, hook: bool = True) -> dict[int, tuple[
     """The entries of every forward operator that may be recomputed, heavy ones included."""
     found = {}
     for number, node in training.operators():
-        if node.forward and node.user is not None and 0 not in node.outputs[0].shape:
+        if node.forward and node.original is not None and 0 not in node.outputs[0].shape:
             outputs = recomputable_outputs(node, "cpu", hook)
             if outputs:
                 found[number] = tuple(Entry(number, output) for output in outputs)

@@ -21,7 +21,7 @@ def node(op: str, size: int, inputs: Sequence[int], number: int, forward: bool =
     """A node with one output of so many bytes."""
     reads = tuple(Entry(read) for read in inputs)
     kind = TensorType((size,), 3)
-    return TrainingNode(op, f"{op}{number}", (kind,), reads, forward=forward, user=number if forward else None)
+    return TrainingNode(op, f"{op}{number}", (kind,), reads, forward=forward, original=number if forward else None)
 
 
 def random_graph(seed: int, forward: int) -> DataGraph:

@@ -38,7 +38,7 @@ class FakeFramework:
     def differentiate(self) -> TrainingGraph:
         return self.training
 
-    def stock_bytes(self) -> int:
+    def original_bytes(self) -> int:
         return self.planned(Graph((), (), (), ()), self.match_range)
 
     def mxnet_memory_plan(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:

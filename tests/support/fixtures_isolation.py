@@ -8,7 +8,7 @@ import pytest
 
 from echo.estimators.cost_model import UnmeasurableError
 from echo.frontend.framework import MxnetFramework
-from echo.runtime.foresight import FORESIGHT
+from echo.runtime.peak_prediction import PEAK_PREDICTION
 from echo.system.process import NEVER, Deadline
 from echo.system.threads import ONCE
 
@@ -79,6 +79,6 @@ def patient(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_foreseen() -> None:
+def nothing_predicted() -> None:
     """No graph of an earlier test waits for an update of weights, to log the peak of the process."""
-    FORESIGHT._plan = None
+    PEAK_PREDICTION._plan = None

@@ -19,7 +19,7 @@ class Builder:
         return self.node("null", name, shape, (), forward=forward)
 
     def forward(self, op: str, name: str, shape: tuple[int, ...], *inputs: Entry, **more: Any) -> Entry:
-        return self.node(op, name, shape, inputs, user=len(self.nodes), **more)
+        return self.node(op, name, shape, inputs, original=len(self.nodes), **more)
 
     def backward(self, op: str, name: str, shape: tuple[int, ...], *inputs: Entry, **more: Any) -> Entry:
         return self.node(op, name, shape, inputs, forward=False, **more)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from echo.estimators.cost_model import CostModel
-from echo.estimators.storage_planner import Choice, ReferencePlanner, StoragePlanner
+from echo.estimators.storage_planner import RecomputeMask, ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
@@ -50,7 +50,7 @@ def calls_of(action: Callable[[], Any]) -> tuple[Any, int]:
     return result, calls
 
 
-def choice_of(training: TrainingGraph, entries: Iterable[Entry]) -> Choice:
+def choice_of(training: TrainingGraph, entries: Iterable[Entry]) -> RecomputeMask:
     """These entries as the evaluators want them."""
     choice = np.zeros(training.first_entry[-1], np.uint8)
     choice[[training.entry_id(entry) for entry in sorted(entries)]] = 1

@@ -20,9 +20,9 @@ from echo.system.files import (
     PLANS,
     TIMES,
     UntrustedError,
+    cached_files,
     delete,
     digest_of,
-    kept,
     open_regular,
     read_json,
     read_own,
@@ -319,7 +319,7 @@ def test_kinds_and_the_oldest_first(tmp_path: Path) -> None:
     for name in (f"{plan.name}x7_q.tmp", "notes.json", f"{'ab' * 20}.txt"):
         (tmp_path / "plans" / name).touch()
     (tmp_path / "plans" / f"{'cd' * 20}.json").symlink_to(plan)
-    found = kept(tmp_path)
+    found = cached_files(tmp_path)
     assert found[0].path == plan
     assert sorted((each.kind, each.path.name) for each in found) == sorted([
         (PLANS, plan.name), (TIMES, table.path.name), (OTHERS, table.path.with_suffix(".lock").name),
@@ -338,8 +338,8 @@ def test_a_linked_folder_is_not_the_caches(tmp_path: Path) -> None:
         folder.mkdir()
     (other / f"{'ab' * 20}.json").touch()
     (cache / "plans").symlink_to(other)
-    assert kept(cache) == ()
+    assert cached_files(cache) == ()
 
 
 def test_no_folder_is_an_empty_cache(tmp_path: Path) -> None:
-    assert kept(tmp_path / "nowhere") == ()
+    assert cached_files(tmp_path / "nowhere") == ()

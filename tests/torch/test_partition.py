@@ -24,7 +24,7 @@ def names(module: torch.fx.GraphModule, op: str = "call_function") -> list[str]:
     return [node.name for node in module.graph.nodes if node.op == op]
 
 
-def random_splits(graph: Traced, seed: int) -> dict[int, tuple[int, ...]]:
+def random_schedule(graph: Traced, seed: int) -> dict[int, tuple[int, ...]]:
     generator, training = random.Random(seed), graph.joint.training
     nodes = [number for number, node in training.operators() if node.forward and not node.stateful]
     backward = range(first_backward(training), len(training.nodes))
@@ -42,7 +42,7 @@ def test_nothing_recomputed_is_the_default_partition() -> None:
 
 
 def test_node_runs_again_just_before_each_reader() -> None:
-    """A node of three splits is copied three times, each right before what reads it."""
+    """A node of three schedule is copied three times, each right before what reads it."""
 
     def function(w: torch.Tensor) -> torch.Tensor:
         x = (w @ w).exp()
@@ -73,12 +73,12 @@ def test_random_schedules_keep_every_bit(name: str) -> None:
     graph = traced(model, *inputs)
     runs = 0
     for seed in range(3):
-        splits = random_splits(graph, seed)
+        schedule = random_schedule(graph, seed)
         joint = graph.joint
-        pair = partitioned(graph.module, joint, splits, graph.inputs, **graph.options)
+        pair = partitioned(graph.module, joint, schedule, graph.inputs, **graph.options)
         assert differences(pair, graph.module, graph.inputs, **graph.options) == [], f"seed {seed}"
         copies = [node for node in pair[1].graph.nodes if COPY_SUFFIX in node.name and node.op == "call_function"]
-        expected = sum(step.node != step.position for step in steps_of(joint.training, splits))
+        expected = sum(step.node != step.position for step in steps_of(joint.training, schedule))
         assert len(copies) >= expected > 0, f"seed {seed}"
         assert not any(is_mutable(node) or operator_name(node)[-7:] == "dropout" for node in copies)
         runs += expected
@@ -89,8 +89,8 @@ def test_product_of_dropout_uses_the_saved_mask() -> None:
     graph = traced(lambda w: F.dropout((w @ w).tanh(), 0.25, True).square().sum(), W)
     joint = graph.joint
     (node,) = joint.masks
-    splits = once(joint.training, [joint.number_of[node]])
-    forward, backward = partitioned(graph.module, joint, splits, graph.inputs, **graph.options)
+    schedule = once(joint.training, [joint.number_of[node]])
+    forward, backward = partitioned(graph.module, joint, schedule, graph.inputs, **graph.options)
     again = [one for one in backward.graph.nodes if COPY_SUFFIX in one.name]
     assert [operator_name(one) for one in again] == ["native_dropout_backward"]
     assert again[0].args[2] == pytest.approx(4 / 3)

@@ -41,7 +41,7 @@ def test_plan_keeps_its_budget_by_a_replay() -> None:
         plan = planned(joint, memory_budget=share)
         assert plan.peak_bytes <= plan.budget_bytes == int(share * plan.stock_bytes)
         assert is_replayed(joint, plan, seconds(joint))
-        again = [step.node for step in steps_of(joint.training, plan.splits) if step.node != step.position]
+        again = [step.node for step in steps_of(joint.training, plan.schedule) if step.node != step.position]
         assert plan.recompute_seconds == pytest.approx(sum(seconds(joint)[number] for number in again))
         assert sum(count for _, count in plan.recomputed) == len(again)
         assert "gelu" in dict.fromkeys(name.partition("_")[0] for name, _ in plan.recomputed)

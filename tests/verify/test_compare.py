@@ -75,7 +75,7 @@ def test_a_right_plan_trains_as_it_did(ops: tuple[str, ...], grad_req: str, capl
     assert executor._applied.marked
     assert_same(trained(executor), trained(bound(False, network(*ops), grad_req)))
     assert not warnings_of(caplog)
-    assert sum("are those of the user's own graph" in record.getMessage() for record in caplog.records) == 1
+    assert sum("are those of the original graph" in record.getMessage() for record in caplog.records) == 1
     assert not folders()
 
 
@@ -161,7 +161,7 @@ def test_each_shape_is_verified(caplog: pytest.LogCaptureFixture) -> None:
     other.forward(is_train=True)
     larger = executor.reshape(data=(96, 16), softmax_label=(96,), allow_up_sizing=True)
     larger.forward(is_train=True)
-    assert sum("are those of the user's own graph" in record.getMessage() for record in caplog.records) == 3
+    assert sum("are those of the original graph" in record.getMessage() for record in caplog.records) == 3
 
 
 def test_wrong_inputs_are_mxnets_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -206,7 +206,7 @@ def test_fused_operators_have_a_tolerance(caplog: pytest.LogCaptureFixture) -> N
         array[:] = np.random.RandomState(0).normal(0, 0.1, array.shape)
     executor.forward(is_train=True)
     assert not warnings_of(caplog)
-    assert "are those of the user's own graph" in caplog.text
+    assert "are those of the original graph" in caplog.text
 
 
 def test_gradient_of_rounding_alone_is_no_difference(caplog: pytest.LogCaptureFixture) -> None:

@@ -60,7 +60,7 @@ def test_buckets_on_two_devices(caplog: pytest.LogCaptureFixture) -> None:
     assert_same(got, buckets())
     assert not warnings_of(caplog)
     said = [record.getMessage() for record in caplog.records]
-    assert sum("are those of the user's own graph" in text for text in said) == 6  # three lengths, two devices
+    assert sum("are those of the original graph" in text for text in said) == 6  # three lengths, two devices
 
 
 # Gluon -----------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_a_right_block_trains_as_it_did(
     assert all(plan.recomputed_nodes for plan in block._cached_op.plans.values())
     assert not warnings_of(caplog)
     said = [record.getMessage() for record in caplog.records]
-    assert sum("are those of the user's own graph" in text for text in said) == 2  # one for each shape
+    assert sum("are those of the original graph" in text for text in said) == 2  # one for each shape
 
 
 @pytest.mark.usefixtures("wrong_plans")

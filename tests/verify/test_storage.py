@@ -53,8 +53,8 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def storage_of(caplog: pytest.LogCaptureFixture) -> tuple[float, float]:
-    """MB of the user's graph and of the plan's, as verify says them."""
-    pattern = r"own graph; ([\d.]+) MB of storage became ([\d.]+) MB"
+    """MB of the original graph and of the plan's, as verify says them."""
+    pattern = r"original graph; ([\d.]+) MB of storage became ([\d.]+) MB"
     ((own, became),) = re.findall(pattern, "\n".join(record.getMessage() for record in caplog.records))
     return float(own), float(became)
 
@@ -78,7 +78,7 @@ def test_an_executor_that_holds_more_is_found(wasteful: None, caplog: pytest.Log
     assert_equal(stepped(echo.optimize(network(), **OPTIONS)), stepped(network()))
     (said,) = warnings_of(caplog)
     assert "storage: " in said
-    assert "Your own graph runs from here on" in said
+    assert "Your original graph runs from here on" in said
     (folder,) = Path.cwd().glob("echo-verify-*")
     (difference,) = json.loads((folder / "about.json").read_text())["differences"]
     assert difference.startswith("storage: ")
@@ -194,10 +194,10 @@ def test_verify_without_storage_counter_compares_the_rest(
     wasteful: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "echo")
-    monkeypatch.setattr(held_module, "why_not", lambda: "another layout")
+    monkeypatch.setattr(held_module, "counting_blocker", lambda: "another layout")
     stepped(echo.optimize(network(), **OPTIONS))
     assert not warnings_of(caplog)
-    assert "own graph; storage was not compared: NativeError: another layout" in caplog.text
+    assert "original graph; storage was not compared: NativeError: another layout" in caplog.text
 
 
 # The tolerance ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import re
@@ -15,6 +16,7 @@ import pytest
 from echo.errors import EchoError, VerificationError
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import Runner
+from echo.plans.options import Options
 from echo.verify.storage import Difference
 from echo.verify.verifier import Case, matches_original
 
@@ -37,7 +39,7 @@ def test_no_difference_is_said_and_written_nowhere(tmp_path: Path, caplog: pytes
     with caplog.at_level(logging.INFO, "echo"):
         assert matches_original(CASE, found(0), True)
     assert [record.levelname for record in caplog.records] == ["INFO"]
-    assert caplog.messages[0].endswith("those of the user's own graph; 5 MB became 3 MB")
+    assert caplog.messages[0].endswith("those of the original graph; 5 MB became 3 MB")
     assert not list(tmp_path.iterdir())
 
 
@@ -72,3 +74,30 @@ def test_graph_that_cannot_be_tried_counts_as_right(error: Exception, caplog: py
     (message,) = caplog.messages
     assert message.startswith("echo: verify: a graph was not verified: ")
     assert message.rstrip("'").endswith(("last", "ValueError"))
+
+
+@pytest.mark.parametrize(
+    ("options", "original", "planned", "text"),
+    [
+        ({}, 0.1, 0.12, ""),  # within 10 % and noise
+        ({}, 0.1, 0.13, "a step took 1.30 times the original one, and the bound is 1.10"),
+        ({"max_time": 1.0}, 0.1, 0.12, "a step took 1.20 times the original one, and the bound is 1.00"),
+        ({"max_time": 1.5}, 0.1, 0.13, ""),
+        ({"max_overhead": None}, 0.1, 0.5, ""),  # no bound
+        ({}, 0.01, 0.05, ""),  # too short to tell
+    ],
+)
+def test_step_above_its_bound_is_a_warning(
+    options: dict[str, Any], original: float, planned: float, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = dataclasses.replace(CASE, options=Options(**options), seconds={False: [9.0, original], True: [planned, 9.0]})
+    assert case.why_slow().startswith(text)
+    assert bool(text) == bool(case.why_slow())
+    assert matches_original(case, found(0), True)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == (
+        [f"echo: verify: {case.why_slow()}"] if text else []
+    )
+
+
+def test_case_without_steps_of_both_graphs_is_not_slow() -> None:
+    assert dataclasses.replace(CASE, options=Options(), seconds={False: [1.0]}).why_slow() == ""

@@ -175,7 +175,7 @@ void Writer::node(const IndexedNode& node, std::size_t index) {
     write_list(inplace_pairs(attrs), out_, [&](const Inplace& pair) {
       write_list(std::vector<int>{pair.input, pair.output, pair.identity}, out_, [&](int value) { number(value); });
     });
-    numbers(",\"ignored\":", ignored_inputs(attrs));
+    numbers(",\"shape_only\":", shape_only_inputs(attrs));
     std::vector<std::uint32_t> untouched;
     for (std::size_t entry = graph_.entry_offsets[index]; entry < graph_.entry_offsets[index + 1]; ++entry)
       if (untouched_[entry] || storage_[entry] == kNoStorage)

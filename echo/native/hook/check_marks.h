@@ -8,12 +8,12 @@
 
 namespace echo {
 
-// Names with spaces between them: operators that may run again; those of them all of whose outputs may then be read from
-// the clone (of the others, the first one: a clone does not compute what follows it, or has no such output); and the
+// Names with spaces between them: operators that may be recomputed; those of them all of whose outputs may then be read
+// from the clone (of the others, the first one: a clone does not compute what follows it, or has no such output); and the
 // exchanges OLD>NEW of gradient operators. What was given first stays.
 void allow(const char* again, const char* all_outputs, const char* exchanges);
 
-// Why a node must not run again; empty where it may.
+// Why a node must not be recomputed; empty where it may.
 std::string why_not_again(const RawNode& node);
 
 // How many outputs of a node, from the first one on, may be read from its clone.

@@ -13,8 +13,8 @@
 
 namespace echo {
 
-// The recomputed outputs, as "0" or "0,2"; where the node runs again more than once, or not for all backward nodes, then
-// the backward nodes at which that begins, as "0@17,230".
+// The recomputed outputs, as "0" or "0,2"; where the node is recomputed more than once, or not for all backward nodes,
+// then the backward nodes at which that begins, as "0@17,230".
 static const char kPlanAttribute[] = "__echo_recompute__";
 static const char kRangeAttribute[] = "__echo_match_range__";
 
@@ -145,11 +145,11 @@ static void make_clones(const std::vector<RawEntry>& read, Plans* plans, unsigne
   }
 }
 
-static std::vector<bool> ignored_by(const RawNode& node) {
-  std::vector<bool> ignored(node.inputs.size(), false);
-  for (const std::uint32_t index : ignored_inputs(node.attrs))
-    if (index < ignored.size()) ignored[index] = true;
-  return ignored;
+static std::vector<bool> is_shape_only(const RawNode& node) {
+  std::vector<bool> shape_only(node.inputs.size(), false);
+  for (const std::uint32_t index : shape_only_inputs(node.attrs))
+    if (index < shape_only.size()) shape_only[index] = true;
+  return shape_only;
 }
 
 static void check_splits(const Plans& plans, std::size_t backward) {
@@ -176,13 +176,13 @@ void apply_plan(const Forward& forward, RawGraph* gradients) {
   check_splits(plans, backward.size());
   for (std::size_t position = 0; position < backward.size(); ++position) {
     RawNode& node = *backward[position];
-    const std::vector<bool> ignored = ignored_by(node);
+    const std::vector<bool> shape_only = is_shape_only(node);
     std::vector<RawEntry> read;
     for (std::size_t i = 0; i < node.inputs.size(); ++i)
-      if (!ignored[i]) read.push_back(node.inputs[i]);
+      if (!shape_only[i]) read.push_back(node.inputs[i]);
     make_clones(read, &plans, position, order);
     for (std::size_t i = 0; i < node.inputs.size(); ++i)
-      if (!ignored[i]) redirect(&node.inputs[i], &plans, position);
+      if (!shape_only[i]) redirect(&node.inputs[i], &plans, position);
   }
 }
 

@@ -17,18 +17,18 @@ static std::runtime_error malformed(const RawNode& node, const std::string& text
                             kGradientAttribute + ", got '" + text + "'");
 }
 
-static Implementation parse(const RawNode& node, const std::string& text) {
+static GradientRule parse(const RawNode& node, const std::string& text) {
   const std::size_t arrow = text.find('>'), colon = text.find(':');
   if (arrow == std::string::npos || colon == std::string::npos || colon < arrow) throw malformed(node, text);
-  Implementation found{text.substr(0, arrow), text.substr(arrow + 1, colon - arrow - 1), {}};
+  GradientRule found{text.substr(0, arrow), text.substr(arrow + 1, colon - arrow - 1), {}};
   for (std::size_t at = colon + 1; at <= text.size();) {
     const std::size_t stop = std::min(text.find(',', at), text.size());
-    Implementation::Input input{Implementation::Of::kGradient, 0};
+    GradientRule::Input input{GradientRule::Of::kGradient, 0};
     if (text.compare(at, stop - at, "s") == 0) {
-      input.of = Implementation::Of::kSum;
+      input.of = GradientRule::Of::kSum;
     } else {
       const bool of_forward = at < stop && text[at] == 'f';
-      if (of_forward) input.of = Implementation::Of::kForward;
+      if (of_forward) input.of = GradientRule::Of::kForward;
       if (!parse_number(text, at + of_forward, stop, &input.position)) throw malformed(node, text);
     }
     found.inputs.push_back(input);
@@ -52,23 +52,23 @@ GradientRules collect_gradient_rules(const RawGraph& graph) {
   return wanted;
 }
 
-bool Implementation::is_late() const {
+bool GradientRule::splits() const {
   return std::any_of(inputs.begin(), inputs.end(), [](const Input& input) { return input.of == Of::kSum; });
 }
 
-std::vector<RawEntry> inputs_of(const Implementation& wanted, const NodePtr& forward, const RawNode& node,
+std::vector<RawEntry> inputs_of(const GradientRule& wanted, const NodePtr& forward, const RawNode& node,
                                 const RawEntry& sum) {
   if (wanted.after == wanted.before && wanted.inputs.size() != node.inputs.size())
     throw std::runtime_error("echo: node '" + node.attrs.name + "' (" + wanted.before + ") reads " +
                              std::to_string(node.inputs.size()) + " arrays, expected as many in " + kGradientAttribute +
                              ", got " + std::to_string(wanted.inputs.size()));
   std::vector<RawEntry> inputs;
-  for (const Implementation::Input& input : wanted.inputs) {
-    if (input.of == Implementation::Of::kSum) {
+  for (const GradientRule::Input& input : wanted.inputs) {
+    if (input.of == GradientRule::Of::kSum) {
       inputs.push_back(sum);
       continue;
     }
-    const bool of_forward = input.of == Implementation::Of::kForward;
+    const bool of_forward = input.of == GradientRule::Of::kForward;
     const std::size_t count = of_forward ? api().num_outputs(forward.get()) : node.inputs.size();
     if (input.position >= count)
       throw std::runtime_error("echo: node '" + node.attrs.name + "' (" + wanted.before + ") has " +
@@ -82,7 +82,7 @@ std::vector<RawEntry> inputs_of(const Implementation& wanted, const NodePtr& for
   return inputs;
 }
 
-static void exchange(const Implementation& wanted, const NodePtr& forward, RawNode* node) {
+static void exchange(const GradientRule& wanted, const NodePtr& forward, RawNode* node) {
   std::vector<RawEntry> inputs = inputs_of(wanted, forward, *node, {});
   node->attrs.op = api().op_get(wanted.after);
   node->inputs = std::move(inputs);
@@ -90,7 +90,7 @@ static void exchange(const Implementation& wanted, const NodePtr& forward, RawNo
 
 void apply_gradient_rules(const GradientRules& wanted, RawGraph* gradients) {
   if (wanted.nodes.empty()) return;
-  std::vector<Parted> found;
+  std::vector<SplitGradient> found;
   post_order(gradients->outputs, [&](const NodePtr& node) {
     if (!node->attrs.op) return;
     for (const NodePtr& dep : node->control_deps) {
@@ -98,14 +98,14 @@ void apply_gradient_rules(const GradientRules& wanted, RawGraph* gradients) {
       if (of != wanted.of.end() && node->attrs.op->name == of->second.before) found.push_back({node, dep, &of->second});
     }
   });
-  std::vector<Parted> late;
-  for (const Parted& each : found) {
-    if (each.wanted->is_late())
-      late.push_back(each);
+  std::vector<SplitGradient> second;
+  for (const SplitGradient& each : found) {
+    if (each.wanted->splits())
+      second.push_back(each);
     else
       exchange(*each.wanted, each.forward, each.node.get());
   }
-  part_gradients(late, gradients);
+  split_gradients(second, gradients);
 }
 
 }  // namespace echo

@@ -1,4 +1,4 @@
-// Other implementations of gradients: another operator, or fewer of the inputs, chosen by the planner.
+// Gradient rules: another operator computes a gradient, or from fewer inputs, as the planner chose.
 // Specified by echo/frontend/derived_graphs.py; gradients in two nodes are made by echo/native/hook/split_gradients.cc.
 #pragma once
 #include <string>
@@ -11,8 +11,8 @@ namespace echo {
 // What a forward node asks for: "OLD>NEW:0,2,f0" has the node OLD of its gradient become NEW, which reads the first and
 // the third input of OLD and the forward node's first output. A position may stand there twice: where an operator never
 // reads an input, it is given another one. With an "s", as in "OLD>NEW:0,s,2", NEW is a second node alongside OLD, for the
-// first output alone: see late.h.
-struct Implementation {
+// first output alone: see split_gradients.h.
+struct GradientRule {
   enum class Of { kGradient, kForward, kSum };
   struct Input {
     Of of;
@@ -20,13 +20,13 @@ struct Implementation {
   };
   std::string before, after;
   std::vector<Input> inputs;
-  bool is_late() const;
+  bool splits() const;
 };
 
 // The forward nodes that ask, held alive while the gradient is taken.
 struct GradientRules {
   std::vector<std::shared_ptr<RawNode>> nodes;
-  std::unordered_map<const RawNode*, Implementation> of;
+  std::unordered_map<const RawNode*, GradientRule> of;
 };
 
 // Collects what the forward nodes of `graph` ask for.
@@ -37,9 +37,9 @@ GradientRules collect_gradient_rules(const RawGraph& graph);
 // Throws std::runtime_error where such a node has fewer inputs, or the forward node fewer outputs, than are wanted.
 void apply_gradient_rules(const GradientRules& wanted, RawGraph* gradients);
 
-// The inputs that an implementation wants of a gradient node; `sum` is what stands for "s".
+// The inputs that a rule wants of a gradient node; `sum` is what stands for "s".
 // Throws std::runtime_error as apply_gradient_rules.
-std::vector<RawEntry> inputs_of(const Implementation& wanted, const std::shared_ptr<RawNode>& forward,
+std::vector<RawEntry> inputs_of(const GradientRule& wanted, const std::shared_ptr<RawNode>& forward,
                                 const RawNode& node, const RawEntry& sum);
 
 }  // namespace echo

@@ -11,7 +11,7 @@
 namespace echo {
 namespace {
 
-static const char kApartAttribute[] = "__echo_apart__";
+static const char kNoInplaceAttribute[] = "__echo_apart__";
 
 using Pairs = std::vector<std::pair<int, int>>;
 using PairsInvoker = Pairs (*)(const void* functor, const RawAttrs& attrs);
@@ -31,7 +31,7 @@ std::vector<FlagsInvoker> g_identities;
 
 [[noreturn]] void refuse(const RawAttrs& attrs, const std::string& text) {
   throw std::runtime_error("echo: node '" + attrs.name +
-                           "': expected OPERATOR:INPUT>OUTPUT,... with ; between operators in " + kApartAttribute +
+                           "': expected OPERATOR:INPUT>OUTPUT,... with ; between operators in " + kNoInplaceAttribute +
                            ", got '" + text + "'");
 }
 
@@ -45,8 +45,8 @@ int parse_number(const RawAttrs& attrs, const std::string& text, std::size_t* at
 }
 
 // The pairs that the attribute keeps apart on an operator of this node's kind.
-Pairs parse_apart(const RawAttrs& attrs, const std::string& text) {
-  Pairs apart;
+Pairs parse_no_inplace(const RawAttrs& attrs, const std::string& text) {
+  Pairs no_inplace;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t colon = text.find(':', at);
     if (colon == std::string::npos) refuse(attrs, text);
@@ -58,18 +58,18 @@ Pairs parse_apart(const RawAttrs& attrs, const std::string& text) {
       ++at;
       const int output = parse_number(attrs, text, &at);
       if (at < text.size() && text[at] != ',' && text[at] != ';') refuse(attrs, text);
-      if (own) apart.emplace_back(input, output);
+      if (own) no_inplace.emplace_back(input, output);
     }
     if (at == text.size()) break;
     ++at;
     if (at == text.size()) refuse(attrs, text);
   }
-  return apart;
+  return no_inplace;
 }
 
-Pairs apart_of(const RawAttrs& attrs) {
-  const std::string* text = map_find<std::string>(attrs.dict, kApartAttribute);
-  return text ? parse_apart(attrs, *text) : Pairs();
+Pairs no_inplace_of(const RawAttrs& attrs) {
+  const std::string* text = map_find<std::string>(attrs.dict, kNoInplaceAttribute);
+  return text ? parse_no_inplace(attrs, *text) : Pairs();
 }
 
 bool holds(const Pairs& pairs, const std::pair<int, int>& pair) {
@@ -78,9 +78,9 @@ bool holds(const Pairs& pairs, const std::pair<int, int>& pair) {
 
 Pairs inplace_option(const void* functor, const RawAttrs& attrs) {
   Pairs pairs = g_options[attrs.op->index](functor, attrs);
-  const Pairs apart = apart_of(attrs);
-  if (!apart.empty())
-    pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return holds(apart, pair); }),
+  const Pairs no_inplace = no_inplace_of(attrs);
+  if (!no_inplace.empty())
+    pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return holds(no_inplace, pair); }),
                 pairs.end());
   return pairs;
 }
@@ -95,13 +95,13 @@ const RawFunction* function_of(const char* attribute, std::size_t op) {
 // One flag for each pair of the operator's own option, less those that are left out there.
 std::vector<bool> inplace_identity(const void* functor, const RawAttrs& attrs) {
   std::vector<bool> flags = g_identities[attrs.op->index](functor, attrs);
-  const Pairs apart = apart_of(attrs);
-  const RawFunction* option = apart.empty() ? nullptr : function_of("FInplaceOption", attrs.op->index);
+  const Pairs no_inplace = no_inplace_of(attrs);
+  const RawFunction* option = no_inplace.empty() ? nullptr : function_of("FInplaceOption", attrs.op->index);
   if (!option) return flags;
   const Pairs pairs = g_options[attrs.op->index](option->functor, attrs);
   std::vector<bool> kept;
   for (std::size_t i = 0; i < pairs.size() && i < flags.size(); ++i)
-    if (!holds(apart, pairs[i])) kept.push_back(flags[i]);
+    if (!holds(no_inplace, pairs[i])) kept.push_back(flags[i]);
   return kept;
 }
 

@@ -58,7 +58,7 @@ bool mutates(const RawAttrs& attrs) {
   return mutate && !(*mutate)(attrs).empty();
 }
 
-std::vector<std::uint32_t> ignored_inputs(const RawAttrs& attrs) {
+std::vector<std::uint32_t> shape_only_inputs(const RawAttrs& attrs) {
   const auto* ignore = op_attr<IgnoreInputs>("FIgnoreInputs", attrs.op);
   return ignore ? (*ignore)(attrs) : std::vector<std::uint32_t>();
 }

@@ -40,6 +40,6 @@ const Function* op_attr(const char* key, const RawOp* op) {
 bool is_random(const RawAttrs& attrs);    // asks MXNet for random numbers, Dropout included
 bool is_stateful(const RawAttrs& attrs);  // keeps a state object between forward and backward
 bool mutates(const RawAttrs& attrs);      // writes into one of its inputs (BatchNorm's moving statistics)
-std::vector<std::uint32_t> ignored_inputs(const RawAttrs& attrs);  // read for their shape only
+std::vector<std::uint32_t> shape_only_inputs(const RawAttrs& attrs);  // read for their shape only
 
 }  // namespace echo

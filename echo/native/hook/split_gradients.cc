@@ -52,20 +52,20 @@ const RawEntry* last_term(const RawNode& sum, const RawNode& node, const Order& 
 
 }  // namespace
 
-void part_gradients(const std::vector<Parted>& parted, RawGraph* gradients) {
+void split_gradients(const std::vector<SplitGradient>& parted, RawGraph* gradients) {
   if (parted.empty()) return;
   const Order order(*gradients);
-  for (const Parted& each : parted) {
+  for (const SplitGradient& each : parted) {
     RawNode* sum = order.sum_of(each.node.get());
     const RawEntry* term = sum ? last_term(*sum, *each.node, order) : nullptr;
     if (!term) continue;
     const RawEntry last = *term;
-    NodePtr late = node_like(*each.node);
-    late->inputs = inputs_of(*each.wanted, each.forward, *each.node, last);
-    late->attrs.op = api().op_get(each.wanted->after);
-    late->control_deps = each.node->control_deps;
+    NodePtr second = node_like(*each.node);
+    second->inputs = inputs_of(*each.wanted, each.forward, *each.node, last);
+    second->attrs.op = api().op_get(each.wanted->after);
+    second->control_deps = each.node->control_deps;
     for (RawEntry& entry : sum->inputs)
-      if (entry.node == each.node && entry.index == 0) entry.node = late;
+      if (entry.node == each.node && entry.index == 0) entry.node = second;
     last.node->control_deps.push_back(each.node);
   }
 }

@@ -9,9 +9,9 @@
 namespace echo {
 
 // A gradient node that gets a second node alongside it, for its first output.
-struct Parted {
+struct SplitGradient {
   std::shared_ptr<RawNode> node, forward;
-  const Implementation* wanted;
+  const GradientRule* wanted;
 };
 
 // Where several operators read the same data, its gradient is a sum, and the data has to be there until the last of its
@@ -19,6 +19,6 @@ struct Parted {
 // the other outputs, and runs just before the last term that is computed like it; a new node computes the first output
 // after that term, in front of which it finds the data gone. What it never reads it is given that last term for, which
 // has the same shape. Each product is computed once, as before. Nodes of which this cannot be said are left alone.
-void part_gradients(const std::vector<Parted>& parted, RawGraph* gradients);
+void split_gradients(const std::vector<SplitGradient>& parted, RawGraph* gradients);
 
 }  // namespace echo

@@ -1,4 +1,4 @@
-// Was an array written between a forward pass and its backward pass? What a plan computes again from it would then mix
+// Was an array written between a forward pass and its backward pass? What a plan recomputes from it would then mix
 // old and new values.
 //
 // MXNet's engine counts the writes to each array. A record is made by a function that the engine runs as a reader of
@@ -300,8 +300,8 @@ ECHO_EXPORT void echo_record_attach(void* record, void* output) {
 }
 
 // As `echo_record_changed`, of all passes after these heads that lead to one of these variables; no variables are all.
-ECHO_EXPORT const char* echo_changed_behind(void* const* heads, std::uint32_t count, void* const* variables,
-                                            std::uint32_t num_variables) {
+ECHO_EXPORT const char* echo_changed_upstream(void* const* heads, std::uint32_t count, void* const* variables,
+                                              std::uint32_t num_variables) {
   {
     std::lock_guard<std::mutex> lock(g_mutex);
     if (g_attached.empty()) return "";

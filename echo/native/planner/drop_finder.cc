@@ -52,13 +52,13 @@ double DropFinder::freed(std::int32_t node, std::int32_t first_instance, std::in
   return gain;
 }
 
-// What it costs to have an input at `slot`, in bytes times steps: nothing where it is alive, else to keep it or to
+// What it costs to have an input at `position`, in bytes times steps: nothing where it is alive, else to keep it or to
 // compute it again, whichever is cheaper.
-double DropFinder::plan_input(std::int32_t entry, std::int32_t slot, std::int32_t step, double price, int depth) {
+double DropFinder::plan_input(std::int32_t entry, std::int32_t position, std::int32_t step, double price, int depth) {
   const auto& a = s_.arrays;
   const std::int32_t node = s_.node_of[entry];
   if (a.variable[node]) return 0;
-  const std::int32_t instance = s_.found_at(entry, slot);
+  const std::int32_t instance = s_.found_at(entry, position);
   double keep;
   if (instance < 0) {
     keep = 0;  // a copy that nothing needed so far: it will be made
@@ -72,42 +72,42 @@ double DropFinder::plan_input(std::int32_t entry, std::int32_t slot, std::int32_
   if (!candidate_[node] || !s_.again(entry) || keep == 0 || depth == 0 ||
       (instance >= 0 && s_.made_at(instance) >= step))
     return keep;
-  if (seen_[node] == stamp_) return kept_price_[node];
+  if (seen_[node] == stamp_) return input_price_[node];
   seen_[node] = stamp_;
-  kept_price_[node] = 0;
+  input_price_[node] = 0;
   double again = cost(node, price);
   for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1] && again < keep; ++i)
-    if (!a.input_ignored[i]) again += plan_input(a.input_entry[i], slot, step, price, depth - 1);
-  kept_price_[node] = std::min(keep, again);
-  return kept_price_[node];
+    if (!a.input_shape_only[i]) again += plan_input(a.input_entry[i], position, step, price, depth - 1);
+  input_price_[node] = std::min(keep, again);
+  return input_price_[node];
 }
 
-void DropFinder::add_inputs(std::int32_t slot, std::int32_t step, double price, Drop* drop) {
+void DropFinder::add_inputs(std::int32_t position, std::int32_t step, double price, Drop* drop) {
   const auto& a = s_.arrays;
   for (std::size_t done = drop->splits.size() - 1; done < drop->splits.size(); ++done) {
     const std::int32_t reader = drop->splits[done].first;
     for (std::int32_t i = a.input_begin[reader]; i < a.input_begin[reader + 1]; ++i) {
-      if (a.input_ignored[i]) continue;
+      if (a.input_shape_only[i]) continue;
       const std::int32_t entry = a.input_entry[i], input = s_.node_of[entry];
       if (a.variable[input]) continue;
-      const std::int32_t instance = s_.found_at(entry, slot);
+      const std::int32_t instance = s_.found_at(entry, position);
       if (instance < 0 || s_.made_at(instance) >= step || s_.last_use(instance) >= step) continue;
       const double keep = over(entry, s_.last_use(instance) + 1, step);
       if (keep == 0) continue;
       const auto known = std::find(drop->splits.begin(), drop->splits.end(),
-                                   std::pair<std::int32_t, std::int32_t>{input, slot});
+                                   std::pair<std::int32_t, std::int32_t>{input, position});
       if (known != drop->splits.end()) continue;
       double again = keep;
       if (candidate_[input] && s_.again(entry) && static_cast<int>(drop->splits.size()) < kDeepest) {
         ++stamp_;
         again = cost(input, price);
         for (std::int32_t j = a.input_begin[input]; j < a.input_begin[input + 1] && again < keep; ++j)
-          if (!a.input_ignored[j]) again += plan_input(a.input_entry[j], slot, step, price, kDeepest);
+          if (!a.input_shape_only[j]) again += plan_input(a.input_entry[j], position, step, price, kDeepest);
       }
       if (again < keep) {
-        drop->splits.emplace_back(input, slot);
+        drop->splits.emplace_back(input, position);
         drop->seconds += a.seconds[input];
-        drop->gain -= kept(input);
+        drop->gain -= layout_copy_cost(input);
       } else {
         drop->gain -= keep;
       }
@@ -115,23 +115,23 @@ void DropFinder::add_inputs(std::int32_t slot, std::int32_t step, double price, 
   }
 }
 
-bool DropFinder::expand(std::int32_t node, std::int32_t slot, std::int32_t step, double price, Drop* drop) {
-  drop->splits.assign(1, {node, slot});
+bool DropFinder::expand(std::int32_t node, std::int32_t position, std::int32_t step, double price, Drop* drop) {
+  drop->splits.assign(1, {node, position});
   drop->seconds = s_.arrays.seconds[node];
-  drop->gain -= kept(node);
-  add_inputs(slot, step, price, drop);
+  drop->gain -= layout_copy_cost(node);
+  add_inputs(position, step, price, drop);
   return drop->gain > 0;
 }
 
-// The costliest node that a drop computes again, -1 where it is not the greater part of what it costs.
+// The costliest node that a drop recomputes, -1 where it is not the greater part of what it costs.
 std::int32_t DropFinder::costliest(const Drop& drop) const {
   std::int32_t found = -1;
-  for (const auto& [node, slot] : drop.splits)
+  for (const auto& [node, position] : drop.splits)
     if (found < 0 || s_.arrays.seconds[node] > s_.arrays.seconds[found]) found = node;
   return drop.splits.size() > 1 && s_.arrays.seconds[found] > kGreaterPart * drop.seconds ? found : -1;
 }
 
-// DropFinder that need the same costly node are worth more together: the gates of a cell, of which none alone would be worth
+// Drops that need the same costly node are worth more together: the gates of a cell, of which none alone would be worth
 // the products that they come from.
 void DropFinder::bundle() {
   std::vector<std::pair<std::int32_t, std::size_t>> by_node;
@@ -148,14 +148,14 @@ void DropFinder::bundle() {
     std::vector<std::pair<std::int32_t, std::int32_t>> splits;  // by position: what comes first serves the others
     for (std::size_t i = first; i < last; ++i) {
       all.gain += found_[by_node[i].second].gain;
-      for (const auto& [node, slot] : found_[by_node[i].second].splits) splits.emplace_back(slot, node);
+      for (const auto& [node, position] : found_[by_node[i].second].splits) splits.emplace_back(position, node);
     }
     std::sort(splits.begin(), splits.end());
     ++stamp_;
-    for (const auto& [slot, node] : splits) {
+    for (const auto& [position, node] : splits) {
       if (seen_[node] == stamp_) continue;
       seen_[node] = stamp_;
-      all.splits.emplace_back(node, slot);
+      all.splits.emplace_back(node, position);
       all.seconds += s_.arrays.seconds[node];
     }
     found_.push_back(std::move(all));
@@ -168,7 +168,7 @@ const std::vector<Drop>& DropFinder::find(const std::vector<std::int64_t>& limit
   found_.clear();
   index_uses();
   seen_.resize(a.nodes, -1);
-  kept_price_.resize(a.nodes);
+  input_price_.resize(a.nodes);
   sum_over(limits);
   for (std::int32_t instance = 0; instance < s_.instances(); ++instance) {
     const std::int32_t entry = s_.entry_of(instance), node = s_.node_of[entry];
@@ -176,16 +176,16 @@ const std::vector<Drop>& DropFinder::find(const std::vector<std::int64_t>& limit
     const std::int32_t first = instance - (entry - a.entry_begin[node]);
     std::int32_t before = s_.made_at(instance);
     for (std::int32_t u = use_begin_[instance]; u < use_begin_[instance + 1]; before = uses_[u++]) {
-      const std::int32_t step = uses_[u], slot = s_.slot(step);
-      if (over(entry, before + 1, step) == 0 || !s_.may_read_copies(step) || slot == s_.slot(before)) continue;
+      const std::int32_t step = uses_[u], position = s_.position(step);
+      if (over(entry, before + 1, step) == 0 || !s_.may_read_copies(step) || position == s_.position(before)) continue;
       const auto& own = s_.splits[node];
-      if (std::find(own.begin(), own.end(), slot) != own.end()) continue;
+      if (std::find(own.begin(), own.end(), position) != own.end()) continue;
       Drop drop;
       drop.gain = freed(node, first, step);
       const double gain = drop.gain;
       for (const double p : {price, 1e-30, 1e300}) {
         drop.gain = gain;
-        if (!expand(node, slot, step, p, &drop)) continue;
+        if (!expand(node, position, step, p, &drop)) continue;
         if (!found_.empty() && found_.back().splits.front() == drop.splits.front()) {
           if (drop.score() > found_.back().score()) found_.back() = drop;
         } else {

@@ -1,4 +1,4 @@
-// Finds values that could be dropped and computed again, with estimates of what that is worth.
+// Finds values that could be dropped and recomputed, with estimates of what that is worth.
 #pragma once
 #include <cstdint>
 #include <utility>
@@ -34,8 +34,8 @@ class DropFinder {
   std::int32_t costliest(const Drop& drop) const;
   void bundle();
   double freed(std::int32_t node, std::int32_t first_instance, std::int32_t step) const;
-  bool expand(std::int32_t node, std::int32_t slot, std::int32_t step, double price, Drop* drop);
-  double plan_input(std::int32_t entry, std::int32_t slot, std::int32_t step, double price, int depth);
+  bool expand(std::int32_t node, std::int32_t position, std::int32_t step, double price, Drop* drop);
+  double plan_input(std::int32_t entry, std::int32_t position, std::int32_t step, double price, int depth);
   void sum_over(const std::vector<std::int64_t>& limits);
   // What an entry that is alive from one step till before another takes above the limits.
   double over(std::int32_t entry, std::int32_t from, std::int32_t to) const {
@@ -43,16 +43,20 @@ class DropFinder {
     const auto& sum = over_[s_.level_of(entry)];
     return static_cast<double>(s_.amount(entry)) * (sum[to] - sum[from]);
   }
-  double kept(std::int32_t node) const { return above_ * static_cast<double>(s_.arrays.kept[node]); }
-  double cost(std::int32_t node, double price) const { return price * s_.arrays.seconds[node] + kept(node); }
-  void add_inputs(std::int32_t slot, std::int32_t step, double price, Drop* drop);
+  double layout_copy_cost(std::int32_t node) const {
+    return above_ * static_cast<double>(s_.arrays.layout_copy_bytes[node]);
+  }
+  double cost(std::int32_t node, double price) const {
+    return price * s_.arrays.seconds[node] + layout_copy_cost(node);
+  }
+  void add_inputs(std::int32_t position, std::int32_t step, double price, Drop* drop);
 
   const Schedule& s_;
   const std::vector<std::uint8_t> candidate_;
   double above_ = 0;
   std::vector<std::vector<double>> over_;  // by level: up to each step
-  std::vector<std::int32_t> use_begin_, uses_, step_of_slot_;
-  std::vector<double> kept_price_;
+  std::vector<std::int32_t> use_begin_, uses_, step_of_position_;
+  std::vector<double> input_price_;
   std::vector<std::int32_t> seen_;
   std::int32_t stamp_ = 0;
   std::vector<Drop> found_;

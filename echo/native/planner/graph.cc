@@ -4,37 +4,37 @@
 
 namespace echo {
 
-// Where the clone is noted that readers at `slot` find, nullptr if they find the original.
-std::int32_t* PlannedGraph::copy_at(std::int32_t node, std::int32_t slot) {
+// Where the clone is noted that readers at `position` find, nullptr if they find the original.
+std::int32_t* GraphWithClones::copy_at(std::int32_t node, std::int32_t position) {
   const std::int32_t first = split_begin_.empty() ? 0 : split_begin_[node];
   const std::int32_t last = split_begin_.empty() ? 0 : split_begin_[node + 1];
   if (first == last) return &clone_of_[splits_.count + node];
-  const auto after = std::upper_bound(splits_.slot + first, splits_.slot + last, slot) - splits_.slot;
+  const auto after = std::upper_bound(splits_.position + first, splits_.position + last, position) - splits_.position;
   return after == first ? nullptr : &clone_of_[after - 1];
 }
 
-std::int32_t PlannedGraph::redirected(std::int32_t entry, std::int32_t slot) {
+std::int32_t GraphWithClones::redirected(std::int32_t entry, std::int32_t position) {
   if (!recompute_[entry]) return entry;
-  const std::int32_t node = entry_node_[entry], *copy = copy_at(node, slot);
+  const std::int32_t node = entry_node_[entry], *copy = copy_at(node, position);
   return copy ? entry_begin_[*copy] + entry - entry_begin_[node] : entry;
 }
 
-void PlannedGraph::want(std::int32_t entry, std::int32_t slot) {
+void GraphWithClones::want(std::int32_t entry, std::int32_t position) {
   const std::int32_t node = entry_node_[entry];
-  if (!recompute_[entry] || wanted_at_[node] == slot) return;
-  const std::int32_t* copy = copy_at(node, slot);
+  if (!recompute_[entry] || wanted_at_[node] == position) return;
+  const std::int32_t* copy = copy_at(node, position);
   if (!copy || *copy >= 0) return;
-  wanted_at_[node] = slot;
+  wanted_at_[node] = position;
   wanted_.push_back(node);
 }
 
 // `before` is the clone that runs before this one, -1 where that does not matter.
-void PlannedGraph::add_clone(std::int32_t node, std::int32_t slot, std::int32_t before) {
+void GraphWithClones::add_clone(std::int32_t node, std::int32_t position, std::int32_t before) {
   const std::int32_t clone = nodes();
   clone_origin_.push_back(node);
   const std::int32_t* inputs = arrays.input_entry + arrays.input_begin[node];
   const std::int32_t count = arrays.input_begin[node + 1] - arrays.input_begin[node];
-  for (std::int32_t i = 0; i < count; ++i) input_entry_.push_back(redirected(inputs[i], slot));
+  for (std::int32_t i = 0; i < count; ++i) input_entry_.push_back(redirected(inputs[i], position));
   if (arrays.masked[node]) input_entry_.push_back(entry_begin_[node] + 1);
   for (std::int32_t i = arrays.dep_begin[node]; i < arrays.dep_begin[node + 1]; ++i)
     dep_node_.push_back(arrays.dep_node[i]);
@@ -47,31 +47,31 @@ void PlannedGraph::add_clone(std::int32_t node, std::int32_t slot, std::int32_t 
     clone_entry_origin_.push_back(entry_begin_[node] + i);
   }
   entry_begin_.push_back(static_cast<std::int32_t>(entry_node_.size()));
-  *copy_at(node, slot) = clone;
+  *copy_at(node, position) = clone;
 }
 
-// The backward node `slot` reads clones, which are made for it if nothing read them before. They run in the order of the
-// forward pass: depth-first, from input to input, more would be alive at once.
-void PlannedGraph::redirect(std::int32_t slot) {
+// The backward node `position` reads clones, which are made for it if nothing read them before. They run in the order
+// of the forward pass: depth-first, from input to input, more would be alive at once.
+void GraphWithClones::redirect(std::int32_t position) {
   const auto& a = arrays;
-  const std::int32_t first = a.input_begin[slot], last = a.input_begin[slot + 1];
+  const std::int32_t first = a.input_begin[position], last = a.input_begin[position + 1];
   wanted_.clear();
   for (std::int32_t i = first; i < last; ++i)
-    if (!a.input_ignored[i]) want(a.input_entry[i], slot);
+    if (!a.input_shape_only[i]) want(a.input_entry[i], position);
   for (std::size_t next = 0; next < wanted_.size(); ++next) {
     const std::int32_t node = wanted_[next];
-    for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i) want(a.input_entry[i], slot);
+    for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i) want(a.input_entry[i], position);
   }
   std::sort(wanted_.begin(), wanted_.end());
-  for (std::size_t i = 0; i < wanted_.size(); ++i) add_clone(wanted_[i], slot, i > 0 ? nodes() - 1 : -1);
+  for (std::size_t i = 0; i < wanted_.size(); ++i) add_clone(wanted_[i], position, i > 0 ? nodes() - 1 : -1);
   for (std::int32_t i = first; i < last; ++i) {
-    if (a.input_ignored[i] || !recompute_[a.input_entry[i]]) continue;
-    input_entry_[i] = redirected(a.input_entry[i], slot);
+    if (a.input_shape_only[i] || !recompute_[a.input_entry[i]]) continue;
+    input_entry_[i] = redirected(a.input_entry[i], position);
     redirected_.push_back(i);
   }
 }
 
-void PlannedGraph::sort() {
+void GraphWithClones::sort() {
   order.clear();
   visited_.assign(nodes(), 0);
   for (std::int32_t i = 0; i < arrays.outputs; ++i) {
@@ -100,7 +100,7 @@ void PlannedGraph::sort() {
   }
 }
 
-PlannedGraph::PlannedGraph(const TrainingArrays& given) : arrays(given) {
+GraphWithClones::GraphWithClones(const TrainingArrays& given) : arrays(given) {
   const auto& a = arrays;
   entry_begin_.assign(a.entry_begin, a.entry_begin + a.nodes + 1);
   input_begin_.assign(a.input_begin, a.input_begin + a.nodes + 1);
@@ -112,7 +112,7 @@ PlannedGraph::PlannedGraph(const TrainingArrays& given) : arrays(given) {
     for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) entry_node_[e] = node;
 }
 
-void PlannedGraph::forget_clones() {
+void GraphWithClones::forget_clones() {
   const auto& a = arrays;
   entry_begin_.resize(a.nodes + 1);
   entry_node_.resize(a.entries);
@@ -126,7 +126,7 @@ void PlannedGraph::forget_clones() {
   clone_entry_origin_.clear();
 }
 
-void PlannedGraph::apply(const std::uint8_t* recompute, const SplitArrays& splits) {
+void GraphWithClones::apply(const std::uint8_t* recompute, const SplitArrays& splits) {
   const auto& a = arrays;
   forget_clones();
   recompute_ = recompute;

@@ -14,17 +14,17 @@ enum Runner : std::int32_t { kExecutor = 0, kStatic = 1, kDynamic = 2, kShaped =
 struct TrainingArrays {
   std::int32_t nodes, entries, outputs;
   std::int32_t runner;                // what will run the graph, a Runner
-  std::int32_t late;                  // with a pool: nodes between the last use of a chunk and its return
+  std::int32_t reuse_delay;              // with a pool: nodes between the last use of a chunk and its return
   const std::int32_t* entry_begin;    // [nodes + 1] first entry of each node
   const std::int32_t* input_begin;    // [nodes + 1]
   const std::int32_t* input_entry;    // the entries each node reads
-  const std::uint8_t* input_ignored;  // 1: read for its shape only
+  const std::uint8_t* input_shape_only;  // 1: read for its shape only
   const std::int32_t* dep_begin;      // [nodes + 1]
   const std::int32_t* dep_node;       // control dependencies
   const std::int32_t* inplace_begin;  // [nodes + 1]
   const std::int32_t* inplace;        // triples (input, output, identity)
   const std::uint8_t* variable;       // [nodes]
-  const std::uint8_t* forward;        // [nodes] 1: part of the user's graph
+  const std::uint8_t* forward;        // [nodes] 1: part of the original graph
   const std::uint8_t* masked;         // [nodes] 1: recomputed from data and a stashed mask (Dropout)
   const std::int64_t* elements;       // [entries]
   const std::uint8_t* dtype;          // [entries] MXNet's type flag
@@ -33,21 +33,22 @@ struct TrainingArrays {
   const std::uint8_t* untouched;      // [entries] 1: MXNet plans memory for it and never touches that
   const std::int64_t* handed_out;  // [entries] kDynamic: bytes of the block that a pool gives for it; null: no pool
   const std::int32_t* output_entry;  // [outputs]
-  const std::int64_t* kept;  // [nodes] bytes that each copy of a forward node keeps alongside all that is planned
+  const std::int64_t*
+      layout_copy_bytes;  // [nodes] what each copy of a forward node keeps alongside all that is planned
   const double* seconds;  // [nodes] time to run a forward node once more
 };
 
-// Positions in the order of the nodes from which on backward nodes read another copy of a forward node: `slot[i]` is one
-// of node `node[i]`. Sorted by node, then position.
+// Positions in the order of the nodes from which on backward nodes read another copy of a forward node: `position[i]` is
+// one of node `node[i]`. Sorted by node, then position.
 struct SplitArrays {
   std::int32_t count = 0;
-  const std::int32_t *node = nullptr, *slot = nullptr;
+  const std::int32_t *node = nullptr, *position = nullptr;
 };
 
 // What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones, and so are entries >= arrays.entries.
-class PlannedGraph {
+class GraphWithClones {
  public:
-  explicit PlannedGraph(const TrainingArrays& given);
+  explicit GraphWithClones(const TrainingArrays& given);
 
   // recompute[e] = 1: backward nodes read entry e from a clone, the same one unless there are splits: then readers before
   // the first position read the original, those between the first and the second a clone, and so on. Rebuilds `order`
@@ -85,13 +86,13 @@ class PlannedGraph {
   std::vector<std::int32_t> order;  // execution order: depth-first from the outputs, as NNVM does it
 
  private:
-  std::int32_t* copy_at(std::int32_t node, std::int32_t slot);
-  void want(std::int32_t entry, std::int32_t slot);
-  void add_clone(std::int32_t node, std::int32_t slot, std::int32_t before);
+  std::int32_t* copy_at(std::int32_t node, std::int32_t position);
+  void want(std::int32_t entry, std::int32_t position);
+  void add_clone(std::int32_t node, std::int32_t position, std::int32_t before);
   void forget_clones();
-  void redirect(std::int32_t slot);
+  void redirect(std::int32_t position);
   void sort();
-  std::int32_t redirected(std::int32_t entry, std::int32_t slot);
+  std::int32_t redirected(std::int32_t entry, std::int32_t position);
 
   std::vector<std::int32_t> entry_begin_, entry_node_, input_begin_, input_entry_, dep_begin_, dep_node_;
   const std::uint8_t* recompute_ = nullptr;

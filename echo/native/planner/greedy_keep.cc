@@ -31,10 +31,10 @@ std::int64_t GreedyKeep::size_of(std::int32_t node) const {
 }
 
 // The first of the copies that a node makes at a position, -1 where nothing reads one.
-std::int32_t GreedyKeep::made_at(std::int32_t node, std::int32_t slot) const {
+std::int32_t GreedyKeep::made_at(std::int32_t node, std::int32_t position) const {
   for (std::int32_t e = s_.arrays.entry_begin[node]; e < s_.arrays.entry_begin[node + 1]; ++e)
     if (s_.again(e)) {
-      const std::int32_t made = s_.found_at(e, slot);
+      const std::int32_t made = s_.found_at(e, position);
       return made < 0 ? -1 : s_.made_at(made);
     }
   return -1;
@@ -46,8 +46,8 @@ void GreedyKeep::clean() {
   for (std::int32_t node = 0; node < s_.arrays.nodes; ++node) {
     auto& own = s_.splits[node];
     std::vector<std::int32_t> made;  // all at once: they are asked for by their place
-    for (const std::int32_t slot : own)
-      if (made_at(node, slot) >= 0) made.push_back(slot);
+    for (const std::int32_t position : own)
+      if (made_at(node, position) >= 0) made.push_back(position);
     cleaned = cleaned || made.size() < own.size();
     own = std::move(made);
   }
@@ -57,30 +57,31 @@ void GreedyKeep::clean() {
 // The most worthwhile first, by the seconds saved for each byte above the headroom. Of equals the last
 // of the forward pass, which are kept for the shortest time.
 bool GreedyKeep::less(const Split& x, const Split& y) {
-  return x.score < y.score || (x.score == y.score && std::pair(x.node, x.slot) < std::pair(y.node, y.slot));
+  return x.score < y.score || (x.score == y.score && std::pair(x.node, x.position) < std::pair(y.node, y.position));
 }
 
 // Negative if there is no headroom, nor will be.
-double GreedyKeep::score(const Headroom& headroom, std::int32_t node, std::int32_t slot) const {
-  const std::int64_t price = headroom.price(node, slot);
+double GreedyKeep::score(const Headroom& headroom, std::int32_t node, std::int32_t position) const {
+  const std::int64_t price = headroom.price(node, position);
   if (price > headroom.slack()) return -1;
-  return saved_[made_at(node, slot)] / (static_cast<double>(price) + kFree * static_cast<double>(size_of(node)) + 1);
+  return saved_[made_at(node, position)] /
+         (static_cast<double>(price) + kFree * static_cast<double>(size_of(node)) + 1);
 }
 
 // Takes the best as long as there is headroom. What a split takes only grows, so that only the best is looked at again.
 std::vector<GreedyKeep::Split> GreedyKeep::choose(Headroom& headroom) const {
   std::vector<Split> queue, taken;
   for (std::int32_t node = 0; node < s_.arrays.nodes; ++node)
-    for (const std::int32_t slot : s_.splits[node]) {
-      const double now = score(headroom, node, slot);
-      if (now >= 0) queue.push_back({now, node, slot});
+    for (const std::int32_t position : s_.splits[node]) {
+      const double now = score(headroom, node, position);
+      if (now >= 0) queue.push_back({now, node, position});
     }
   std::make_heap(queue.begin(), queue.end(), less);
   while (!queue.empty()) {
     std::pop_heap(queue.begin(), queue.end(), less);
     Split best = queue.back();
     queue.pop_back();
-    const double now = score(headroom, best.node, best.slot);
+    const double now = score(headroom, best.node, best.position);
     if (now < 0) continue;
     if (now < best.score && !queue.empty()) {
       best.score = now;
@@ -90,7 +91,7 @@ std::vector<GreedyKeep::Split> GreedyKeep::choose(Headroom& headroom) const {
         continue;
       }
     }
-    if (headroom.take_back(best.node, best.slot)) taken.push_back(best);
+    if (headroom.take_back(best.node, best.position)) taken.push_back(best);
   }
   return taken;
 }
@@ -103,11 +104,11 @@ bool GreedyKeep::take_back() {
   if (s_.measure() == Measure::kChunks) limits = s_.all_most();
   Headroom headroom(s_, limits, s_.measure() == Measure::kChunks ? budget_ - value_.bytes : 0);
   const std::vector<Split> taken = choose(headroom);
-  const Schedule::Splits before = s_.splits;
+  const Schedule::RecomputeSchedule before = s_.splits;
   for (std::size_t kept = taken.size(); kept > 0; kept /= 2) {  // what is in place can be estimated too well
     for (std::size_t i = 0; i < kept; ++i) {
       auto& own = s_.splits[taken[i].node];
-      own.erase(std::find(own.begin(), own.end(), taken[i].slot));
+      own.erase(std::find(own.begin(), own.end(), taken[i].position));
     }
     const Schedule::Value value = s_.simulate();
     if (value.bytes <= budget_ && value.seconds <= value_.seconds) {

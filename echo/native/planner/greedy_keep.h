@@ -1,4 +1,4 @@
-// Uses up what a budget leaves: of the nodes that run again, keeps those whose values save the most time for their bytes.
+// Uses up what a budget leaves: of recomputed nodes, keeps those whose values save the most time for their bytes.
 // GreedyKeep in echo/policies/solvers/ruin_recreate.py runs it.
 #pragma once
 #include <cstdint>
@@ -21,13 +21,13 @@ class GreedyKeep {
  private:
   struct Split {
     double score;
-    std::int32_t node, slot;
+    std::int32_t node, position;
   };
-  std::int32_t made_at(std::int32_t node, std::int32_t slot) const;
+  std::int32_t made_at(std::int32_t node, std::int32_t position) const;
   void clean();
   void save_up();
   std::int64_t size_of(std::int32_t node) const;
-  double score(const Headroom& headroom, std::int32_t node, std::int32_t slot) const;
+  double score(const Headroom& headroom, std::int32_t node, std::int32_t position) const;
   static bool less(const Split& x, const Split& y);
   std::vector<Split> choose(Headroom& headroom) const;
   bool take_back();

@@ -69,12 +69,12 @@ class Headroom {
   std::int64_t slack() const { return slack_; }
 
   // What `take_back` would take out of the slack, or more where outputs of a node live at different times.
-  std::int64_t price(std::int32_t node, std::int32_t slot) const {
+  std::int64_t price(std::int32_t node, std::int32_t position) const {
     const auto& a = s_.arrays;
     std::int32_t first = INT32_MAX, last = -1, level = -1;
     std::int64_t amount = 0, price = 0;
     for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) {
-      const Span span = span_of(e, slot);
+      const Span span = span_of(e, position);
       if (span.last < span.first) continue;
       first = std::min(first, span.first);
       last = std::max(last, span.last);
@@ -86,14 +86,14 @@ class Headroom {
     return price;
   }
 
-  // Whether the values that `node` computes again at `slot` may be kept till then instead; if so, they take their bytes,
+  // Whether the values that `node` recomputes at `position` may be kept till then instead; if so, they take their bytes,
   // and of the slack what the limits do not allow.
-  bool take_back(std::int32_t node, std::int32_t slot) {
+  bool take_back(std::int32_t node, std::int32_t position) {
     const auto& a = s_.arrays;
     const std::int64_t before = slack_;
     taken_.clear();
     for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) {
-      const Span span = span_of(e, slot);
+      const Span span = span_of(e, position);
       if (span.last < span.first) continue;
       for (std::int32_t level = s_.level_of(e); level >= 0; --level)
         take({level, span.first, span.last, s_.amount(e), limits_[level]});
@@ -111,8 +111,8 @@ class Headroom {
     std::int32_t first = 0, last = -1;
   };
   // At which steps, or rows of steps, an entry is not there now, but would be if it were kept.
-  Span span_of(std::int32_t e, std::int32_t slot) const {
-    const std::int32_t again = s_.found_at(e, slot), kept = s_.found_at(e, slot - 1);
+  Span span_of(std::int32_t e, std::int32_t position) const {
+    const std::int32_t again = s_.found_at(e, position), kept = s_.found_at(e, position - 1);
     if (!s_.again(e) || again < 0 || kept < 0 || s_.amount(e) == 0 || s_.entry_of(again) != e) return {};
     if (s_.last_use(again) == s_.made_at(again)) return {};  // nothing reads it
     const std::int32_t first = s_.last_use(kept) + 1, last = s_.made_at(again) - 1;

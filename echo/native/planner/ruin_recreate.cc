@@ -26,19 +26,19 @@ static constexpr std::int64_t kSettled = 2000;
 static constexpr std::int32_t kPasses = 4;  // where pruning is not exact
 static constexpr std::int64_t kExactPrune = 4'000'000;  // visited nodes that exact pruning may take
 
-void RuinRecreate::add(std::int32_t node, std::int32_t slot) {
+void RuinRecreate::add(std::int32_t node, std::int32_t position) {
   auto& own = s_.splits[node];
-  own.insert(std::upper_bound(own.begin(), own.end(), slot), slot);
+  own.insert(std::upper_bound(own.begin(), own.end(), position), position);
 }
 
-void RuinRecreate::remove(std::int32_t node, std::int32_t slot) {
+void RuinRecreate::remove(std::int32_t node, std::int32_t position) {
   auto& own = s_.splits[node];
-  own.erase(std::find(own.begin(), own.end(), slot));
+  own.erase(std::find(own.begin(), own.end(), position));
 }
 
-bool RuinRecreate::has(std::int32_t node, std::int32_t slot) const {
+bool RuinRecreate::has(std::int32_t node, std::int32_t position) const {
   const auto& own = s_.splits[node];
-  return std::binary_search(own.begin(), own.end(), slot);
+  return std::binary_search(own.begin(), own.end(), position);
 }
 
 void RuinRecreate::rank(double noise) {
@@ -58,15 +58,15 @@ bool RuinRecreate::is_apart(const Drop& drop) {
   const auto& a = s_.arrays;
   dropped_.resize(a.nodes, 0);
   read_.resize(a.nodes, 0);
-  for (const auto& [node, slot] : drop.splits) {
-    if (has(node, slot) || dropped_[node] == round_ || read_[node] == round_) return false;
+  for (const auto& [node, position] : drop.splits) {
+    if (has(node, position) || dropped_[node] == round_ || read_[node] == round_) return false;
     for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
-      if (!a.input_ignored[i] && dropped_[s_.node_of[a.input_entry[i]]] == round_) return false;
+      if (!a.input_shape_only[i] && dropped_[s_.node_of[a.input_entry[i]]] == round_) return false;
   }
-  for (const auto& [node, slot] : drop.splits) {
+  for (const auto& [node, position] : drop.splits) {
     dropped_[node] = round_;
     for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
-      if (!a.input_ignored[i]) read_[s_.node_of[a.input_entry[i]]] = round_;
+      if (!a.input_shape_only[i]) read_[s_.node_of[a.input_entry[i]]] = round_;
   }
   return true;
 }
@@ -94,7 +94,7 @@ bool RuinRecreate::take_many(double share) {
     price_ = gain / (std::max(value_.seconds - before.seconds, 0.0) + 1e-9);
     return true;
   }
-  for (const auto& [node, slot] : taken) remove(node, slot);
+  for (const auto& [node, position] : taken) remove(node, position);
   value_ = before;
   return false;
 }
@@ -124,9 +124,9 @@ bool RuinRecreate::take_best(double noise) {
                     [&](const auto& split) { return has(split.first, split.second); }))
       continue;
     ++tried;
-    for (const auto& [node, slot] : drop.splits) add(node, slot);
+    for (const auto& [node, position] : drop.splits) add(node, position);
     const auto value = simulate();
-    for (const auto& [node, slot] : drop.splits) remove(node, slot);
+    for (const auto& [node, position] : drop.splits) remove(node, position);
     const double gain = value_.over - value.over, cost = value.seconds - value_.seconds;
     double score = gain / (std::max(cost, 0.0) + 1e-9);
     if (noise > 0) score *= std::exp(noise * (uniform() - 0.5));
@@ -137,7 +137,7 @@ bool RuinRecreate::take_best(double noise) {
     }
   }
   if (!best) return false;
-  for (const auto& [node, slot] : best->splits) add(node, slot);
+  for (const auto& [node, position] : best->splits) add(node, position);
   price_ = best_score;
   value_ = simulate();
   return true;
@@ -145,7 +145,7 @@ bool RuinRecreate::take_best(double noise) {
 
 // What lies above the limits in the last simulation, summed over the steps, with what copies keep.
 double RuinRecreate::over() const {
-  double sum = above_ * static_cast<double>(s_.kept());
+  double sum = above_ * static_cast<double>(s_.layout_copy_bytes());
   for (std::int32_t level = 0; level < s_.levels(); ++level) {
     const double weight = static_cast<double>(s_.weight(level));
     if (s_.most(level) <= limits_[level]) continue;
@@ -160,7 +160,7 @@ double RuinRecreate::over() const {
 void RuinRecreate::lower_limits() {
   limits_.assign(s_.levels(), budget_);
   if (s_.measure() == Measure::kLive) {
-    limits_[0] = std::max<std::int64_t>(0, budget_ - s_.kept());
+    limits_[0] = std::max<std::int64_t>(0, budget_ - s_.layout_copy_bytes());
     return count_above();
   }
   const double ratio = std::max(kLowered, static_cast<double>(budget_) / static_cast<double>(value_.bytes));
@@ -218,7 +218,7 @@ bool RuinRecreate::repair(double most_seconds, double noise) {
 std::vector<RuinRecreate::Own> RuinRecreate::own_splits() const {
   std::vector<Own> own;
   for (std::int32_t node = 0; node < s_.arrays.nodes; ++node)
-    for (const std::int32_t slot : s_.splits[node]) own.push_back({s_.arrays.seconds[node], node, slot});
+    for (const std::int32_t position : s_.splits[node]) own.push_back({s_.arrays.seconds[node], node, position});
   std::stable_sort(own.begin(), own.end(), [](const Own& x, const Own& y) { return x.seconds > y.seconds; });
   return own;
 }
@@ -230,14 +230,14 @@ void RuinRecreate::prune() {
   if (count * s_.arrays.nodes > kExactPrune) return prune_by_headroom(budget_);
   for (bool again = true; again && left_ > 0;) {
     again = false;
-    for (const auto& [seconds, node, slot] : own_splits()) {
-      remove(node, slot);
+    for (const auto& [seconds, node, position] : own_splits()) {
+      remove(node, position);
       const auto value = simulate();
       if (value.bytes <= budget_ && value.seconds <= value_.seconds) {
         again = again || value.seconds < value_.seconds;
         value_ = value;
       } else {
-        add(node, slot);
+        add(node, position);
       }
     }
   }
@@ -274,7 +274,7 @@ Schedule::Value RuinRecreate::run_down(double most_seconds, double price) {
   const std::int64_t total = left_;
   std::int64_t left_then = left_;  // when the best was found
   value_ = simulate();
-  Schedule::Splits best = s_.splits, chosen = best;
+  Schedule::RecomputeSchedule best = s_.splits, chosen = best;
   Value best_value = value_, chosen_value = value_;
   const auto cost = [price](const Value& value) { return static_cast<double>(value.bytes) + price * value.seconds; };
   double step = kFirstStep;
@@ -323,7 +323,7 @@ bool RuinRecreate::better(const Value& value, const Value& than) const {
 
 Schedule::Value RuinRecreate::run() {
   if (repair(1e300, 0)) prune();
-  Schedule::Splits best = s_.splits, current = best;
+  Schedule::RecomputeSchedule best = s_.splits, current = best;
   Value best_value = value_, current_value = value_;
   const std::int64_t total = left_;
   while (left_ > 0 && (best_value.bytes > budget_ || best_value.seconds > 0)) {  // until nothing is recomputed

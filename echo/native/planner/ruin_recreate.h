@@ -33,7 +33,7 @@ class RuinRecreate {
  private:
   struct Own {
     double seconds;
-    std::int32_t node, slot;
+    std::int32_t node, position;
   };
   struct Value {
     std::int64_t bytes = 0;
@@ -60,9 +60,9 @@ class RuinRecreate {
   void ruin();
   std::vector<Own> own_splits() const;
   double uniform() { return (random_() >> 8) * (1.0 / 16777216.0); }
-  void add(std::int32_t node, std::int32_t slot);
-  void remove(std::int32_t node, std::int32_t slot);
-  bool has(std::int32_t node, std::int32_t slot) const;
+  void add(std::int32_t node, std::int32_t position);
+  void remove(std::int32_t node, std::int32_t position);
+  bool has(std::int32_t node, std::int32_t position) const;
 
   Schedule& s_;
   DropFinder drops_;

@@ -12,13 +12,13 @@ Schedule::Schedule(const TrainingArrays& given, Measure measure, const std::uint
   const auto& a = arrays;
   node_of.resize(a.entries);
   bytes_.assign(a.entries, 0);
-  kept_.assign(a.entries, 0);
+  lives_to_end_.assign(a.entries, 0);
   for (std::int32_t node = 0; node < a.nodes; ++node)
     for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) {
       node_of[e] = node;
       if (!a.variable[node] && !a.external[e] && !a.untouched[e]) bytes_[e] = a.elements[e] * a.dtype_size[e];
     }
-  for (std::int32_t i = 0; i < a.outputs; ++i) kept_[a.output_entry[i]] = 1;
+  for (std::int32_t i = 0; i < a.outputs; ++i) lives_to_end_[a.output_entry[i]] = 1;
   splits.resize(a.nodes);
   copies_.resize(a.nodes);
   set_levels();
@@ -49,16 +49,16 @@ void Schedule::set_levels() {
   most_.resize(weight_.size());
 }
 
-// Which copy of an entry a reader at `slot` finds: 0 is what the forward pass computed.
-std::int32_t Schedule::copy_at(std::int32_t entry, std::int32_t slot) const {
+// Which copy of an entry a reader at `position` finds: 0 is what the forward pass computed.
+std::int32_t Schedule::copy_at(std::int32_t entry, std::int32_t position) const {
   const auto& own = splits[node_of[entry]];
-  if (!again_[entry] || own.empty() || slot < own.front()) return 0;
-  return static_cast<std::int32_t>(std::upper_bound(own.begin(), own.end(), slot) - own.begin());
+  if (!again_[entry] || own.empty() || position < own.front()) return 0;
+  return static_cast<std::int32_t>(std::upper_bound(own.begin(), own.end(), position) - own.begin());
 }
 
-// The instance that a reader at `slot` finds; -1 where the copy is still to be computed.
-std::int32_t Schedule::instance_at(std::int32_t entry, std::int32_t slot) {
-  const std::int32_t node = node_of[entry], copy = copy_at(entry, slot);
+// The instance that a reader at `position` finds; -1 where the copy is still to be computed.
+std::int32_t Schedule::instance_at(std::int32_t entry, std::int32_t position) {
+  const std::int32_t node = node_of[entry], copy = copy_at(entry, position);
   if (copy == 0) return original_[entry];
   auto& known = copies_[node];
   if (known.empty()) {
@@ -70,14 +70,14 @@ std::int32_t Schedule::instance_at(std::int32_t entry, std::int32_t slot) {
 }
 
 // All inputs are there. Reads them, and makes new instances of the outputs.
-void Schedule::run(std::int32_t node, std::int32_t slot, bool copy) {
+void Schedule::run(std::int32_t node, std::int32_t position, bool copy) {
   const auto& a = arrays;
   const std::int32_t step = steps();
   const bool reads_copies = copy || !a.forward[node];
   for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i) {
-    if (a.input_ignored[i]) continue;
+    if (a.input_shape_only[i]) continue;
     const std::int32_t entry = a.input_entry[i];
-    const std::int32_t instance = reads_copies ? instance_at(entry, slot) : original_[entry];
+    const std::int32_t instance = reads_copies ? instance_at(entry, position) : original_[entry];
     if (instance < 0) continue;
     reads_.push_back(instance);
     instance_last_[instance] = std::max(instance_last_[instance], step);
@@ -88,7 +88,7 @@ void Schedule::run(std::int32_t node, std::int32_t slot, bool copy) {
     instance_last_[mask] = std::max(instance_last_[mask], step);
   }
   step_node_.push_back(node);
-  step_slot_.push_back(slot);
+  step_position_.push_back(position);
   is_copy_.push_back(copy);
   step_instance_.push_back(static_cast<std::int32_t>(instance_entry_.size()));
   read_begin_.push_back(static_cast<std::int32_t>(reads_.size()));
@@ -102,29 +102,30 @@ void Schedule::run(std::int32_t node, std::int32_t slot, bool copy) {
 }
 
 // Computes what a backward node is about to read, with everything that this takes, in the order of the forward pass.
-void Schedule::compute_copies(std::int32_t slot) {
+void Schedule::compute_copies(std::int32_t position) {
   const auto& a = arrays;
   for (std::size_t next = 0; next < wanted_.size(); ++next) {
     const std::int32_t node = wanted_[next];
     for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
-      if (!a.input_ignored[i]) want(a.input_entry[i], slot);
+      if (!a.input_shape_only[i]) want(a.input_entry[i], position);
   }
   std::sort(wanted_.begin(), wanted_.end());
   for (const std::int32_t node : wanted_) {
     const auto& own = splits[node];
-    const auto copy = std::upper_bound(own.begin(), own.end(), slot) - own.begin();
+    const auto copy = std::upper_bound(own.begin(), own.end(), position) - own.begin();
     const std::int32_t first = static_cast<std::int32_t>(instance_entry_.size());
-    run(node, slot, true);
+    run(node, position, true);
     copies_[node][copy - 1] = first;
   }
   wanted_.clear();
 }
 
-void Schedule::want(std::int32_t entry, std::int32_t slot) {
+void Schedule::want(std::int32_t entry, std::int32_t position) {
   const std::int32_t node = node_of[entry];
-  if (splits[node].empty() || arrays.variable[node] || instance_at(entry, slot) >= 0 || wanted_at_[node] == slot)
+  if (splits[node].empty() || arrays.variable[node] || instance_at(entry, position) >= 0 ||
+      wanted_at_[node] == position)
     return;
-  wanted_at_[node] = slot;
+  wanted_at_[node] = position;
   wanted_.push_back(node);
 }
 
@@ -134,7 +135,7 @@ Schedule::Value Schedule::simulate() {
   touched_.clear();
   original_.assign(a.entries, -1);
   wanted_at_.assign(a.nodes, -1);
-  for (auto* list : {&step_node_, &step_slot_, &step_instance_, &read_begin_, &reads_, &instance_entry_,
+  for (auto* list : {&step_node_, &step_position_, &step_instance_, &read_begin_, &reads_, &instance_entry_,
                      &instance_step_, &instance_last_})
     list->clear();
   is_copy_.clear();
@@ -143,12 +144,12 @@ Schedule::Value Schedule::simulate() {
     if (a.variable[node]) continue;
     if (!a.forward[node])
       for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
-        if (!a.input_ignored[i]) want(a.input_entry[i], node);
+        if (!a.input_shape_only[i]) want(a.input_entry[i], node);
     if (!wanted_.empty()) compute_copies(node);
     run(node, node, false);
   }
   for (std::int32_t e = 0; e < a.entries; ++e)
-    if (kept_[e] && original_[e] >= 0) instance_last_[original_[e]] = steps();
+    if (lives_to_end_[e] && original_[e] >= 0) instance_last_[original_[e]] = steps();
   return sum_up();
 }
 
@@ -166,9 +167,9 @@ void Schedule::share(std::int32_t step) {
     if (masked) {
       in = reads_[read_begin_[step] + pair[0]];
     } else {
-      const std::int32_t position = a.input_begin[node] + pair[0];
-      if (a.input_ignored[position]) continue;
-      const std::int32_t entry = a.input_entry[position];
+      const std::int32_t input = a.input_begin[node] + pair[0];
+      if (a.input_shape_only[input]) continue;
+      const std::int32_t entry = a.input_entry[input];
       for (at = read_begin_[step]; at < read_begin_[step + 1]; ++at)
         if (instance_entry_[reads_[at]] == entry) in = reads_[at];
     }
@@ -218,18 +219,18 @@ Schedule::Value Schedule::sum_up() {
     }
     value.bytes += weight_[level] * most_[level];
   }
-  kept_by_copies_ = 0;
+  layout_copy_bytes_ = 0;
   for (std::int32_t step = 0; step < steps(); ++step) {
     if (!is_copy_[step]) continue;
     value.seconds += arrays.seconds[step_node_[step]];
-    kept_by_copies_ += arrays.kept[step_node_[step]];
+    layout_copy_bytes_ += arrays.layout_copy_bytes[step_node_[step]];
   }
-  value.bytes += kept_by_copies_;
+  value.bytes += layout_copy_bytes_;
   return value;
 }
 
-std::int32_t Schedule::found_at(std::int32_t entry, std::int32_t slot) const {
-  const std::int32_t node = node_of[entry], copy = copy_at(entry, slot);
+std::int32_t Schedule::found_at(std::int32_t entry, std::int32_t position) const {
+  const std::int32_t node = node_of[entry], copy = copy_at(entry, position);
   if (copy == 0) return original_[entry];
   if (copies_[node].empty() || copies_[node][copy - 1] < 0) return -1;
   return copies_[node][copy - 1] + entry - arrays.entry_begin[node];

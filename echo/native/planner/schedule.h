@@ -21,7 +21,7 @@ enum class Measure : std::int32_t { kLive = 0, kChunks = 1 };
 // is computed just before the first node that reads it, from the copies that its own inputs have at that position.
 class Schedule {
  public:
-  using Splits = std::vector<std::vector<std::int32_t>>;
+  using RecomputeSchedule = std::vector<std::vector<std::int32_t>>;
 
   struct Value {
     std::int64_t bytes = 0;  // by the measure, with what copies keep
@@ -37,11 +37,11 @@ class Schedule {
   bool is_late() const { return std::chrono::steady_clock::now() >= deadline; }
 
   // What the copies of the last simulation keep alongside all that is planned, from the first step to the last.
-  std::int64_t kept() const { return kept_by_copies_; }
+  std::int64_t layout_copy_bytes() const { return layout_copy_bytes_; }
   // Of the last simulation, by step.
   std::int32_t steps() const { return static_cast<std::int32_t>(step_node_.size()); }
   std::int32_t node(std::int32_t step) const { return step_node_[step]; }
-  std::int32_t slot(std::int32_t step) const { return step_slot_[step]; }  // the base position at which it runs
+  std::int32_t position(std::int32_t step) const { return step_position_[step]; }  // the base position at which it runs
 
   Measure measure() const { return measure_; }
   // What is alive at each step, by level. kLive has one level, of bytes. kChunks has one for each size: how many blocks of
@@ -76,37 +76,37 @@ class Schedule {
   std::int32_t last_use(std::int32_t instance) const { return instance_last_[instance]; }
   bool is_copy(std::int32_t step) const { return is_copy_[step]; }
   bool again(std::int32_t entry) const { return again_[entry]; }
-  // The instance of an entry that a reader at base position `slot` finds in the last simulation, -1 where none is there.
-  std::int32_t found_at(std::int32_t entry, std::int32_t slot) const;
+  // The instance of an entry that a reader at a base position finds in the last simulation, -1 if there is none.
+  std::int32_t found_at(std::int32_t entry, std::int32_t position) const;
 
   const TrainingArrays arrays;
   std::vector<std::int32_t> node_of;  // of each entry
-  Splits splits;
+  RecomputeSchedule splits;
 
  private:
   const Measure measure_;
   const std::vector<std::uint8_t> again_;
-  void run(std::int32_t node, std::int32_t slot, bool copy);
-  std::int32_t instance_at(std::int32_t entry, std::int32_t slot);
-  void want(std::int32_t entry, std::int32_t slot);
-  void compute_copies(std::int32_t slot);
-  std::int32_t copy_at(std::int32_t entry, std::int32_t slot) const;
+  void run(std::int32_t node, std::int32_t position, bool copy);
+  std::int32_t instance_at(std::int32_t entry, std::int32_t position);
+  void want(std::int32_t entry, std::int32_t position);
+  void compute_copies(std::int32_t position);
+  std::int32_t copy_at(std::int32_t entry, std::int32_t position) const;
   void share(std::int32_t step);
   Value sum_up();
   void set_levels();
 
-  std::vector<std::int64_t> bytes_;           // of each entry, 0 where memory is not the planner's
-  std::vector<std::uint8_t> kept_;            // entries that live to the end
-  std::vector<std::int32_t> original_;        // instance of each entry, -1 for variables
+  std::vector<std::int64_t> bytes_;  // of each entry, 0 where memory is not the planner's
+  std::vector<std::uint8_t> lives_to_end_;  // entries that live to the end
+  std::vector<std::int32_t> original_;  // instance of each entry, -1 for variables
   std::vector<std::vector<std::int32_t>> copies_;  // first instance of each copy of a node, -1 where not yet computed
   std::vector<std::int32_t> touched_;
-  std::vector<std::int32_t> step_node_, step_slot_, step_instance_, read_begin_, reads_;
+  std::vector<std::int32_t> step_node_, step_position_, step_instance_, read_begin_, reads_;
   std::vector<std::int32_t> instance_entry_, instance_step_, instance_last_, chunk_, chunk_last_, chunk_first_;
   std::vector<std::int32_t> level_of_, chunk_entry_;
   std::vector<std::int64_t> weight_, most_;
   std::vector<std::vector<std::int64_t>> live_;  // by level, then step
   std::vector<std::uint8_t> is_copy_;
-  std::int64_t kept_by_copies_ = 0;
+  std::int64_t layout_copy_bytes_ = 0;
   std::vector<std::int32_t> wanted_, wanted_at_;  // nodes to compute at the current position
 };
 

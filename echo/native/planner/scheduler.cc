@@ -41,25 +41,25 @@ ECHO_EXPORT Schedule* echo_schedule_new(const echo::TrainingArrays* arrays, std:
 
 ECHO_EXPORT void echo_schedule_free(Schedule* schedule) { delete schedule; }
 
-// Sets the splits: positions `slot[i]` of nodes `node[i]`, sorted by node, then position. 0, or -1 where it failed.
+// Sets the splits: positions `position[i]` of nodes `node[i]`, sorted by node, then position. 0, or -1 where it failed.
 ECHO_EXPORT std::int32_t echo_schedule_set(Schedule* schedule, std::int32_t count, const std::int32_t* node,
-                                           const std::int32_t* slot) {
+                                           const std::int32_t* position) {
   return guarded(-1, [&] {
     for (auto& own : schedule->splits) own.clear();
-    for (std::int32_t i = 0; i < count; ++i) schedule->splits[node[i]].push_back(slot[i]);
+    for (std::int32_t i = 0; i < count; ++i) schedule->splits[node[i]].push_back(position[i]);
     return 0;
   });
 }
 
 // Writes the splits down in the same way where there is room for `most` of them, and says how many there are.
 ECHO_EXPORT std::int32_t echo_schedule_get(const Schedule* schedule, std::int32_t most, std::int32_t* node,
-                                           std::int32_t* slot) {
+                                           std::int32_t* position) {
   std::int32_t count = 0;
   for (std::int32_t i = 0; i < schedule->arrays.nodes; ++i)
     for (const std::int32_t at : schedule->splits[i]) {
       if (count < most) {
         node[count] = i;
-        slot[count] = at;
+        position[count] = at;
       }
       ++count;
     }
@@ -79,17 +79,17 @@ ECHO_EXPORT double echo_schedule_simulate(Schedule* schedule, std::int64_t* byte
 }
 
 // The steps of the last simulation: the node that runs, and the position in the order of the nodes at which it does. A
-// forward node that runs at a position other than its own runs again.
+// forward node that runs at a position other than its own is recomputed there.
 ECHO_EXPORT std::int32_t echo_schedule_steps(const Schedule* schedule, std::int32_t most, std::int32_t* node,
-                                             std::int32_t* slot) {
+                                             std::int32_t* position) {
   for (std::int32_t step = 0; step < schedule->steps() && step < most; ++step) {
     node[step] = schedule->node(step);
-    slot[step] = schedule->slot(step);
+    position[step] = schedule->position(step);
   }
   return schedule->steps();
 }
 
-// Finds the fastest schedule of at most `budget` bytes in which only nodes with candidate[node] = 1 run again, starting
+// Finds the fastest schedule of at most `budget` bytes in which only nodes with candidate[node] = 1 are recomputed,
 // from the splits that are set; `effort` bounds the simulations. Leaves the best that it found; where none fits, `bytes`
 // says so.
 ECHO_EXPORT double echo_schedule_fit(Schedule* schedule, const std::uint8_t* candidate, std::int64_t budget,

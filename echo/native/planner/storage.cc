@@ -5,7 +5,7 @@
 
 namespace echo {
 
-StoragePlanner::StoragePlanner(const PlannedGraph& graph) : graph_(graph) {
+StoragePlanner::StoragePlanner(const GraphWithClones& graph) : graph_(graph) {
   const auto& a = graph.arrays;
   sizes_.assign(a.elements, a.elements + a.entries);
   for (std::int64_t& size : sizes_) size *= 4;
@@ -21,13 +21,13 @@ StoragePlanner::StoragePlanner(const PlannedGraph& graph) : graph_(graph) {
     if (a.untouched[e]) untouched_bytes_ += 4 * a.elements[e];
   }
   if (a.handed_out) sort_into_classes();
-  ignores_any_.assign(a.nodes, 0);
-  ignores_all_.assign(a.nodes, 0);
+  any_shape_only_.assign(a.nodes, 0);
+  all_shape_only_.assign(a.nodes, 0);
   for (std::int32_t node = 0; node < a.nodes; ++node) {
-    const std::uint8_t *first = a.input_ignored + a.input_begin[node],
-                       *last = a.input_ignored + a.input_begin[node + 1];
-    ignores_any_[node] = std::find(first, last, 1) != last;
-    ignores_all_[node] = first != last && std::find(first, last, 0) == last;
+    const std::uint8_t *first = a.input_shape_only + a.input_begin[node],
+                       *last = a.input_shape_only + a.input_begin[node + 1];
+    any_shape_only_[node] = std::find(first, last, 1) != last;
+    all_shape_only_[node] = first != last && std::find(first, last, 0) == last;
   }
 }
 
@@ -47,12 +47,12 @@ void StoragePlanner::count_references() {
     if (a.variable[origin]) continue;
     const auto inputs = graph_.inputs(node);
     // a CachedOp counts what is read for its shape alone, and never gives it back
-    if (!ignores_any_[origin] || graph_.is_masked_clone(node) || a.runner != kExecutor) {
+    if (!any_shape_only_[origin] || graph_.is_masked_clone(node) || a.runner != kExecutor) {
       for (const std::int32_t entry : inputs) ++references_[entry];
       continue;
     }
-    const std::uint8_t* ignored = a.input_ignored + a.input_begin[origin];
-    for (const std::int32_t entry : inputs) references_[entry] += !*ignored++;
+    const std::uint8_t* shape_only = a.input_shape_only + a.input_begin[origin];
+    for (const std::int32_t entry : inputs) references_[entry] += !*shape_only++;
   }
   for (std::int32_t i = 0; i < a.outputs; ++i) ++references_[a.output_entry[i]];
 }
@@ -90,7 +90,7 @@ void StoragePlanner::share_inputs(std::int32_t node) {
   const std::int32_t pairs = masked ? 2 : a.inplace_begin[origin + 1] - a.inplace_begin[origin];
   if (pairs == 0) return;
   taken_.assign(inputs.size(), 0);
-  const bool ignores_all = !masked && ignores_all_[origin];
+  const bool all_shape_only = !masked && all_shape_only_[origin];
   for (std::int32_t i = 0; i < pairs; ++i, pair += 3) {
     const std::int32_t in = inputs.first[pair[0]], out = outputs + pair[1];
     const std::int32_t chunk = storage_[in];
@@ -98,7 +98,7 @@ void StoragePlanner::share_inputs(std::int32_t node) {
     const Kind &old = kind(in), &taking = kind(out);
     if (old.size != taking.size || old.dtype_size != taking.dtype_size) continue;
     const bool identity = pair[2] && old.dtype == taking.dtype;
-    if (!(chunks_[chunk].pending == 1 && !ignores_all) && !identity) continue;
+    if (!(chunks_[chunk].pending == 1 && !all_shape_only) && !identity) continue;
     taken_[pair[0]] = 1;
     storage_[out] = chunk;
     chunks_[chunk].touched |= !is_untouched(out);
@@ -130,10 +130,10 @@ void StoragePlanner::take(std::int32_t entry) {
 
 void StoragePlanner::free_inputs(std::int32_t node) {
   const std::int32_t origin = graph_.origin(node);
-  const bool ignores = ignores_any_[origin] && !graph_.is_masked_clone(node);
-  const std::uint8_t* ignored = graph_.arrays.input_ignored + graph_.arrays.input_begin[origin];
+  const bool any_shape_only = any_shape_only_[origin] && !graph_.is_masked_clone(node);
+  const std::uint8_t* shape_only = graph_.arrays.input_shape_only + graph_.arrays.input_begin[origin];
   for (const std::int32_t entry : graph_.inputs(node)) {
-    if (ignores && *ignored++) continue;
+    if (any_shape_only && *shape_only++) continue;
     const std::int32_t chunk = storage_[entry];
     if (chunk >= 0 && --chunks_[chunk].pending == 0) release(chunk);
   }
@@ -233,7 +233,7 @@ std::int64_t StoragePlanner::pooled() {
   for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     if (chunk_first_[chunk] == kNone) continue;  // nothing is held in it
     std::int32_t &start = starts_[chunk_first_[chunk]],
-                 &end = ends_[std::min(chunk_last_[chunk] + 1 + graph_.arrays.late, last)];
+                 &end = ends_[std::min(chunk_last_[chunk] + 1 + graph_.arrays.reuse_delay, last)];
     next_start_[chunk] = std::exchange(start, static_cast<std::int32_t>(chunk));
     next_end_[chunk] = std::exchange(end, static_cast<std::int32_t>(chunk));
   }

@@ -24,9 +24,9 @@ class StoragePlanner {
  public:
   static constexpr std::int64_t kAssigned = -1, kPeak = -2;
 
-  explicit StoragePlanner(const PlannedGraph& graph);
+  explicit StoragePlanner(const GraphWithClones& graph);
   std::int64_t plan(std::int64_t match_range, std::int64_t limit);
-  void count_references();  // once after each PlannedGraph::apply
+  void count_references();  // once after each GraphWithClones::apply
   // Of the last plan: the chunk of each entry (negative: not the planner's), and the input whose chunk it took over or -1.
   std::int32_t chunk_of(std::int32_t entry) const;
   const std::vector<std::int32_t>& inplace() const { return inplace_; }
@@ -58,11 +58,12 @@ class StoragePlanner {
   std::int64_t pooled();
   std::int64_t assigned(std::int64_t limit);
 
-  const PlannedGraph& graph_;
+  const GraphWithClones& graph_;
   std::vector<std::int64_t> sizes_;  // the bytes that entries have, from small to large
   std::vector<Kind> kinds_;  // of the user's entries
   std::vector<std::int32_t> unplanned_;  // storage_ before anything is planned
-  std::vector<std::uint8_t> ignores_any_, ignores_all_;  // of the user's nodes: inputs that are read for their shape
+  std::vector<std::uint8_t> any_shape_only_,
+      all_shape_only_;  // of the user's nodes: inputs that are read for their shape
   std::int64_t untouched_bytes_ = 0;  // of entries that are never touched
   std::int64_t match_range_ = 16, total_ = 0;
   std::int32_t forward_chunks_ = 0, forward_end_ = 0;  // kStatic, kDynamic: chunks and positions of forward nodes

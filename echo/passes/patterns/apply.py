@@ -98,7 +98,7 @@ def find(
             if isinstance(result, Fusion):
                 fusions.append(result)
             elif result is not None:
-                missed.append(near_miss(graph, (pattern.name, number), result))
+                missed.append(missed_fusion(graph, (pattern.name, number), result))
     return list(_disjoint(fusions)), missed
 
 
@@ -134,7 +134,7 @@ def fuse(
     infer: Infer | None = None,
     matcher: Matcher | None = None,
 ) -> Fused:
-    """The user's graph with all the fused operators that its shapes and types allow.
+    """The original graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
     that hold other gradients. ``pinned`` are nodes that the user wants kept or recomputed: no fusion replaces them.
@@ -144,21 +144,21 @@ def fuse(
     graph, matcher = numbered(graph), matcher or Matcher()
     fusions, missed = find(graph, pinned, without, refused, setting, matcher)
     entry_types = types() if fusions else {}
-    shaped = _why_not(fusions, entry_types, infer)
+    shaped = _fusion_blockers(fusions, entry_types, infer)
     fitting, layers = [], dict[Tuple[str, str], str]()  # layers that are left, whose cells may be fused
     for fusion in fusions:
         reason = shaped[fusion.anchor]
         if not reason and (reason := why_left(fusion, entry_types)):
             layers.update(_layers([fusion], reason))
         if reason:
-            missed.append(near_miss(graph, fusion.match_site, reason, _is_small(fusion, entry_types)))
+            missed.append(missed_fusion(graph, fusion.match_site, reason, _is_small(fusion, entry_types)))
         else:
             fitting.append(fusion)
     taken, fused_graph = _in_order(graph, fitting, copies)
     anchors = {fusion.anchor for fusion in taken}
     if layers := layers or _layers(fusion for fusion in fitting if fusion.anchor not in anchors):
         return fuse(graph, types, copies, pinned, without, {**refused, **layers}, why_left, setting, infer, matcher)
-    missed += [near_miss(graph, fusion.match_site, ORDER) for fusion in fitting if fusion.anchor not in anchors]
+    missed += [missed_fusion(graph, fusion.match_site, ORDER) for fusion in fitting if fusion.anchor not in anchors]
     sites, counts = tuple(fusion.match_site for fusion in taken), Counter(fusion.label for fusion in taken)
     return Fused(unnumbered(fused_graph), sites, tuple(missed), counts, _hidden(taken, entry_types))
 
@@ -169,9 +169,9 @@ def _hidden(fusions: Iterable[Fusion], types: Types) -> int:
     return sum(times * types[entry].bytes for times, entry in arrays)
 
 
-def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
+def _fusion_blockers(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
     """Returns, by its anchor, why shapes or types forbid each fusion; an empty text where they allow it."""
-    reasons = {fusion.anchor: why_not(fusion, types) for fusion in fusions}
+    reasons = {fusion.anchor: fusion_blocker(fusion, types) for fusion in fusions}
     right = [fusion for fusion in fusions if not reasons[fusion.anchor]]
     return reasons if infer is None else {**reasons, **check_inferred_types(right, types, infer)}
 
@@ -182,7 +182,7 @@ def _layers(fusions: Iterable[Fusion], reason: str = ORDER) -> dict[tuple[str, s
     return {(new.op, new.name): reason for new in nodes if new.op.startswith(PREFIX)}
 
 
-def near_miss(graph: Graph, site: MatchSite, reason: str, small: bool = False) -> MissedFusion:
+def missed_fusion(graph: Graph, site: MatchSite, reason: str, small: bool = False) -> MissedFusion:
     """A near-miss at a match site in the graph; one whose arrays are too ``small`` to matter is quiet."""
     pattern, number = site
     return MissedFusion(number, graph.nodes[number].name, pattern, reason, quiet=small or pattern in QUIET)
@@ -211,7 +211,7 @@ def fused_for_shapes(
     """
     graph = numbered(graph)
     fusions = _fusions_at(graph, match_sites, setting)
-    reasons = _why_not(fusions, types, infer)
+    reasons = _fusion_blockers(fusions, types, infer)
     for fusion in fusions:
         if reasons[fusion.anchor]:
             name = graph.nodes[fusion.anchor].name
@@ -280,7 +280,7 @@ def _tidied(graph: Graph, copies: bool) -> Graph:
     return shared_graph
 
 
-def why_not(fusion: Fusion, types: Types) -> str:
+def fusion_blocker(fusion: Fusion, types: Types) -> str:
     """Why the shapes or types of the entries that a fusion reads do not allow it; empty where they do."""
     sizes: dict[str, int] = {}
     dtypes = {types[entry].dtype for entry, text in fusion.shapes.items() if not text.startswith(_ANY_TYPE)}

@@ -145,7 +145,7 @@ class Operands(NamedTuple):
     shapes: Mapping[Entry, str]
     interleaved: str = ""
     like: Entry | None = None
-    axes: str = ""  # of the product, where the user's graph has others than kernels
+    axes: str = ""  # of the product, where the original graph has others than kernels
 
     @staticmethod
     def of(view: View, built: Built, weighted: Result, scores: AttentionProduct) -> Operands:
@@ -156,8 +156,8 @@ class Operands(NamedTuple):
         taken = []
         axes_of = (*scores.axes, weighted.axes[0])
         for entry, axes, wanted in zip((*scores.inputs, weighted.values), axes_of, ("TD", "SD", "SV")):
-            if axes == "N" + wanted[::-1] and (behind := _turned(view, entry)) is not None:
-                entry, axes = behind, "N" + wanted
+            if axes == "N" + wanted[::-1] and (turned := _turned(view, entry)) is not None:
+                entry, axes = turned, "N" + wanted
             shapes[entry] = ",".join(axes)
             if not axes.startswith(lead):
                 entry, axes = _with_axes(built, entry, axes, lead + wanted), lead + wanted
@@ -171,7 +171,7 @@ class Operands(NamedTuple):
         return Operands(q, k, v, shapes, like=first if scores.form == SEVERAL else None, axes=back)
 
     def finished(self, built: Built, out: Entry) -> Entry:
-        """Returns the product's entry in the shape that the user's graph has for it."""
+        """Returns the product's entry in the shape that the original graph has for it."""
         if self.interleaved:
             turned = built.add("transpose", "back", (out,), axes="(1,0,2)")
             split = built.add("Reshape", "batches", (turned,), shape=f"(0,-4,-1,{self.interleaved},0)")

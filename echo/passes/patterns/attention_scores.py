@@ -213,7 +213,7 @@ def _axes(attrs: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def _mask(view: View, entry: Entry, fill: float | None, several: bool) -> Mask:
-    """Returns a mask with the array after it, which the user's graph may repeat for heads or queries."""
+    """Returns a mask with the array after it, which the original graph may repeat for heads or queries."""
     if several:
         source = _narrow(view, entry)
         return Mask(entry, source, -1, {source: "b?,h?,T?,S"}, fill)

@@ -118,7 +118,7 @@ def fusion(view: View, group: ProductGroup, layout: str) -> Fusion:
     else:
         joined = _joined(view, group)
         for chunk in _chunks(group.members, size) if joined is None else [group.members]:
-            parts, product = _hoisted([view.graph.nodes[number] for number in chunk], nodes)
+            parts, product = _batched([view.graph.nodes[number] for number in chunk], nodes)
             outputs.update(zip(map(Entry, chunk), parts))
             if joined is not None:
                 outputs[Entry(joined)] = product
@@ -158,7 +158,7 @@ def _chunks(members: Sequence[int], size: int) -> list[Sequence[int]]:
     return [members[begin:end] for begin, end in zip(edges, edges[1:])]
 
 
-def _hoisted(chunk: Sequence[Node], nodes: list[Node]) -> tuple[list[Entry], Entry]:
+def _batched(chunk: Sequence[Node], nodes: list[Node]) -> tuple[list[Entry], Entry]:
     """Appends the nodes that compute a chunk at once; returns the entry of each member, and of all of them as rows.
 
     Slices cut the product apart: ``_split_v2`` looks for the part of each element among all parts, and takes 40 times

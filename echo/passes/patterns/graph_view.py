@@ -147,10 +147,14 @@ class View:
 
         An operator of an extension library has to know the shapes when MXNet infers them for the first time.
         """
-        return f"the shape of {self.node(entry).name!r} is known too late" if entry.node in self._late else ""
+        return (
+            f"the shape of {self.node(entry).name!r} is known too late"
+            if entry.node in self._shapes_known_too_late
+            else ""
+        )
 
     @cached_property
-    def _late(self) -> frozenset[int]:
+    def _shapes_known_too_late(self) -> frozenset[int]:
         """Begin states, whose batch size MXNet infers from their readers, and nodes computed from them alone."""
         late: set[int] = set()
         for number, node in enumerate(self.graph.nodes):

@@ -37,7 +37,7 @@ def unnumbered(graph: Graph) -> Graph:
     return graph.without_attrs(DRAW_ATTRIBUTE)
 
 
-def ordered(fused_graph: Graph, user: Graph) -> Graph | None:
+def ordered(fused_graph: Graph, original: Graph) -> Graph | None:
     """The graph with the variables in the user's order, None where that is impossible.
 
     MXNet orders variables as it visits them, depth first, control dependencies last. A fused operator may read its
@@ -47,12 +47,14 @@ def ordered(fused_graph: Graph, user: Graph) -> Graph | None:
     the attribute makes the node equal to none. A Custom operator keeps state, so it is equal to none anyway. Both
     graphs are `numbered`.
     """
-    draws, still_draw = _random(user), _random(fused_graph)
-    silent = {_name(node) for node in filter(_draws, user.nodes) if node.op == "RNN"}  # where one is replaced (`rnn`)
+    draws, still_draw = _random(original), _random(fused_graph)
+    silent = {
+        _name(node) for node in filter(_draws, original.nodes) if node.op == "RNN"
+    }  # where one is replaced (`rnn`)
     gone = silent.difference(still_draw)
     if still_draw != [name for name in draws if name not in gone] or len(set(draws)) < len(draws):
         return None
-    expected, got = user.variable_names, fused_graph.variable_names
+    expected, got = original.variable_names, fused_graph.variable_names
     if len(set(expected)) < len(expected) or sorted(got) != sorted(expected):
         return None  # variables of the same name cannot be told apart
     if got == expected:
@@ -114,24 +116,24 @@ def check_inferred_types(fusions: Sequence[Fusion], types: Types, infer: Infer) 
     for fusion in fusions:
         kinds.setdefault(_kind(fusion, types), []).append(fusion)
     firsts = [alike[0] for alike in kinds.values()]
-    if not firsts or _why_not(firsts, types, infer) == "":
+    if not firsts or _types_blocker(firsts, types, infer) == "":
         return {}
-    reasons = {first.anchor: _why_not([first], types, infer) for first in firsts}
+    reasons = {first.anchor: _types_blocker([first], types, infer) for first in firsts}
     return {
         fusion.anchor: reasons[alike[0].anchor]
         for alike in kinds.values() if reasons[alike[0].anchor] for fusion in alike
     }  # fmt: skip
 
 
-def _why_not(fusions: Sequence[Fusion], types: Types, infer: Infer) -> str:
+def _types_blocker(fusions: Sequence[Fusion], types: Types, infer: Infer) -> str:
     """Why one of these fusions does not fit, by what MXNet infers of a graph that holds them alone."""
     graph, variables, pairs = _side_by_side(fusions, types)
     inferred = infer(graph, variables)
     if inferred is None:
         return "MXNet finds no shapes for the fused operator"
-    for user, new in pairs:
-        if types[user] != inferred[new]:
-            return f"expected {types[user]}, the fused operator gives {inferred[new]}"
+    for original, new in pairs:
+        if types[original] != inferred[new]:
+            return f"expected {types[original]}, the fused operator gives {inferred[new]}"
     return ""
 
 
@@ -163,7 +165,7 @@ def _side_by_side(
 
         for position, node in enumerate(fusion.nodes):
             add(node._with(inputs=tuple(map(moved, node.inputs)), name=f"n{len(nodes)}"), outputs[position])
-        pairs += [(plain(user), moved(new)) for user, new in fusion.outputs.items() if plain(user) in types]
+        pairs += [(plain(original), moved(new)) for original, new in fusion.outputs.items() if plain(original) in types]
     heads = tuple(dict.fromkeys(new for _, new in pairs))
     arguments = tuple(number for number, node in enumerate(nodes) if node.is_variable)
     return Graph(tuple(nodes), heads, arguments, tuple(starts), VERSION), variables, pairs
@@ -178,7 +180,7 @@ def _kind(fusion: Fusion, types: Types) -> object:
          *((entry.node, entry.index) if entry.node < 0 else places[plain(entry)] for entry in node.inputs))
         for node in fusion.nodes
     )  # fmt: skip
-    outputs = tuple((new, types.get(plain(user))) for user, new in fusion.outputs.items())
+    outputs = tuple((new, types.get(plain(original))) for original, new in fusion.outputs.items())
     return nodes, tuple(types[entry] for entry in read), outputs
 
 

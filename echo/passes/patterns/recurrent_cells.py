@@ -25,7 +25,7 @@ from echo.passes.patterns.graph_view import (
 
 # The non-linear parts of a GRU cell whose reset gate stands in front of the product with the state.
 
-_BEHIND = "gru_mix"  # the operator after the product
+_MIX = "gru_mix"  # the operator after the product
 
 
 class _Cell(NamedTuple):
@@ -75,11 +75,11 @@ def match_gru_reset(view: View, number: int) -> Fusion | str | None:
     attrs = {"keeps": str(int(cell.keeps)), **gates.attrs}
     front = fused_node(GRU_RESET.name, view.node(cell.product).name, (gates.whole, cell.before), attrs)
     at = len(gates.nodes)
-    behind = fused_node(_BEHIND, name, (cell.before, local(at, 1), cell.candidate))
+    mix = fused_node(_MIX, name, (cell.before, local(at, 1), cell.candidate))
     return Fusion(
         pattern=GRU_RESET.name,
         anchor=number,
-        nodes=(*gates.nodes, front, behind),
+        nodes=(*gates.nodes, front, mix),
         outputs={cell.product: local(at, 0), hidden: local(at + 1)},
         replaced=replaced,
         shapes={**gates.shapes, cell.candidate: "B,H", cell.before: "B,H"},
@@ -166,7 +166,7 @@ def match_lstm_cell(view: View, number: int) -> Fusion | str | None:
     if block is None or isinstance(block, str):
         return block
     parts = [view.part(gate) for gate in block.gates]
-    reason = _why_not(view, block, parts)
+    reason = _block_blocker(view, block, parts)
     if reason:
         return reason
     first, order = parts[0], order_attrs([part.number for part in parts if part])
@@ -249,7 +249,7 @@ def _are_quarters(parts: list[Part | None]) -> bool:
     return len(sources) == 1 and {(part.number, part.of) for part in parts if part} == {(k, 4) for k in range(4)}
 
 
-def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
+def _block_blocker(view: View, block: _Block, parts: list[Part | None]) -> str:
     missing = [name for name, part in zip(_LSTM_GATES, parts) if part is None]
     if missing:
         gate = block.gates[_LSTM_GATES.index(missing[0])]

@@ -72,7 +72,7 @@ def matched(view: View, number: int, kind: Kind) -> Fusion | str | None:
     """The layer whose last hidden state this node computes: a fusion, why there is none, or None.
 
     The products with the inputs of all steps become one (cuDNN; EcoRNN, MICRO'18, section 2), and of the gates no more
-    is stashed than the gradient cannot compute again at next to no cost.
+    is stashed than the gradient cannot recompute at next to no cost.
     """
     weights = _weights(view, number, kind)
     if weights is None or _continues(view, Entry(number), weights):

@@ -17,7 +17,7 @@ _SILENT = ", whose dropout MXNet leaves out on CPUs"
 class _Mode(NamedTuple):
     """The kernel of a mode, its gates and states, and what its layers are called.
 
-    ``kept``: so many times its output the operator keeps for its gradient, where no planner sees it: at least the
+    ``reserve``: so many times its output the operator keeps for its gradient, where no planner sees it: at least the
     gates, the states, and of a GRU the product with the state, of each step (MXNet's and cuDNN's reserve). oneDNN keeps
     ``in_onednn`` times, at least: processes grew by 15, 12 and 6 times for layers of 128 to 512 units.
     """
@@ -26,7 +26,7 @@ class _Mode(NamedTuple):
     gates: int
     states: int
     label: str
-    kept: int
+    reserve: int
     in_onednn: int
     attrs: Mapping[str, str] = {}
 
@@ -140,7 +140,7 @@ class _Build:
         if is_true(self.node.attrs, "state_outputs"):
             outputs_of.update({Entry(self.number, 1 + k): self.together(entries) for k, entries in enumerate(last)})
         shape = f"{self.layers * self.directions},B,H"
-        kept = self.mode.in_onednn if self.view.setting.onednn_rnn else self.mode.kept
+        reserve = self.mode.in_onednn if self.view.setting.onednn_rnn else self.mode.reserve
         return Fusion(
             pattern=RNN.name,
             anchor=self.number,
@@ -150,7 +150,7 @@ class _Build:
             shapes={data: "T,B,I", **dict.fromkeys(first_states, shape)},
             label=f"an RNN operator of {self.layers} {self.mode.label} layers"
             + (", both ways" if self.directions > 1 else ""),
-            hidden_bytes=(kept * self.layers, Entry(self.number, 0)),
+            hidden_bytes=(reserve * self.layers, Entry(self.number, 0)),
         )
 
 

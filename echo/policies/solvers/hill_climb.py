@@ -8,16 +8,16 @@ from typing import Callable, Protocol, Sequence
 
 import numpy as np
 
-from echo.estimators.storage_planner import Choice, Evaluation
+from echo.estimators.storage_planner import Evaluation, RecomputeMask
 from echo.ir.training_graph import StorageStrategy
 from echo.policies.equivalence_classes import classes
 from echo.policies.problem import Problem, WarmStart
 
-# The orders by which a climb compares choices: the limits of a problem, or bytes and seconds at a price.
+# The objectives by which a climb compares choices: the limits of a problem, or bytes and seconds at a price.
 
 
-class Order(Protocol):
-    """An order of choices: a climb prefers those of smaller rank."""
+class Objective(Protocol):
+    """Ranks choices: a climb prefers those of smaller rank."""
 
     def rank(self, value: Evaluation) -> tuple[float, ...]: ...
 
@@ -27,7 +27,7 @@ class Order(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """The order of choices under the user's limits."""
+    """Ranks choices by the user's limits."""
 
     problem: Problem
 
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Price:
-    """The order of choices when a second costs ``price`` bytes."""
+    """Ranks choices by bytes, where a second costs ``price`` bytes."""
 
     price: float
 
@@ -58,10 +58,10 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Worth:
+class ClassSaving:
     """A class of nodes: the bytes that recomputing it saves, and the seconds that it takes."""
 
-    group: Choice
+    group: RecomputeMask
     bytes: int
     seconds: float
 
@@ -112,25 +112,25 @@ class HillClimb:
         self.best_value = self.evaluate(self.best)
         self.best_ranges = self.ranges
 
-    def evaluate(self, choice: Choice, limit: int | None = None) -> Evaluation:
+    def evaluate(self, choice: RecomputeMask, limit: int | None = None) -> Evaluation:
         self.left -= _ASSIGNMENT_COST if StorageStrategy.ASSIGNED in self.ranges else 1
         return self.problem.evaluate(choice, self.ranges, limit)
 
-    def consider(self, choice: Choice, value: Evaluation) -> None:
+    def consider(self, choice: RecomputeMask, value: Evaluation) -> None:
         if self.limits.rank(value) < self.limits.rank(self.best_value):
             self.best, self.best_value, self.best_ranges = choice.copy(), value, self.ranges
 
-    def run(self) -> Choice:
+    def run(self) -> RecomputeMask:
         starts = self.coarse_climbs()
         final = int(self.left * _FINAL_SHARE)
-        worth: list[Worth] = []
+        worth: list[ClassSaving] = []
         for _, match_range, start in starts:
             self.problem.progress(f"match range {match_range}")
             reserve = self.left - final // len(starts)
             self.ranges = (match_range,)
             beyond = None
             if self.problem.max_bytes is not None or self.limits.rank(self.evaluate(start))[0] > 0:
-                worth = worth or self.worth_of(start)
+                worth = worth or self.savings_of(start)
                 start, beyond = self.price_seconds(start, worth, self.left - (self.left - reserve) // 2)
             within = self.climb(start, self.levels, self.limits, reserve)
             if beyond is not None:
@@ -142,7 +142,7 @@ class HillClimb:
             self.assign([start for _, _, start in starts])
         return self.best
 
-    def assign(self, starts: list[Choice]) -> None:
+    def assign(self, starts: list[RecomputeMask]) -> None:
         """Climbs for echo's own storage assignment, from the choices so far.
 
         Climbs by the peak of live bytes are quick and give a start; a climb by the assigned bytes follows.
@@ -156,7 +156,7 @@ class HillClimb:
         self.ranges = (StorageStrategy.ASSIGNED,)
         self.climb(self.first_of(choices), self.levels[:3], self.limits, 0)
 
-    def first_of(self, choices: Sequence[Choice]) -> Choice:
+    def first_of(self, choices: Sequence[RecomputeMask]) -> RecomputeMask:
         """The best of these choices by the limits."""
         best, best_value = choices[0], self.evaluate(choices[0])
         for choice in choices[1:]:
@@ -165,7 +165,7 @@ class HillClimb:
                 best, best_value = choice, value
         return best
 
-    def climb_apart(self, start: Choice, reserve: int) -> Choice:
+    def climb_apart(self, start: RecomputeMask, reserve: int) -> RecomputeMask:
         """A climb whose values are not comparable with others, so that they do not count for the best choice."""
         saved = self.best, self.best_value, self.best_ranges
         try:
@@ -173,14 +173,14 @@ class HillClimb:
         finally:
             self.best, self.best_value, self.best_ranges = saved
 
-    def run_from(self, warm_start: WarmStart) -> Choice | None:
+    def run_from(self, warm_start: WarmStart) -> RecomputeMask | None:
         """A short climb from the choice for another graph of the model; None where it stays beyond the limits."""
         choice = self.problem.choice(warm_start.nodes(self.problem.training, sorted(self.problem.candidates)))
         self.ranges = (self.problem.match_ranges[self.problem.evaluate(choice).best],)
         self.climb(choice, self.levels[:3], self.limits, int(self.left * (1 - _WARM_SHARE)))
         return self.best.copy() if self.limits.rank(self.best_value)[0] == 0 and self.best.any() else None
 
-    def coarse_climbs(self) -> list[tuple[int, int, Choice]]:
+    def coarse_climbs(self) -> list[tuple[int, int, RecomputeMask]]:
         """The best few (bytes, match range, choice) of quick climbs from everything recomputed, at any seconds."""
         everything = self.problem.choice(sorted(self.problem.candidates))
         totals = self.problem.evaluate(everything).totals
@@ -195,24 +195,26 @@ class HillClimb:
             climbs.append((self.evaluate(choice).bytes, match_range, choice))
         return sorted(climbs, key=lambda item: item[:2])[: min(_FINALISTS, self.affordable(self.levels[1:2]))]
 
-    def affordable(self, levels: Sequence[Sequence[Choice]]) -> int:
+    def affordable(self, levels: Sequence[Sequence[RecomputeMask]]) -> int:
         """The number of climbs over these classes for which the effort suffices, at least one."""
         return max(1, self.total // (_SWEEPS * max(1, sum(map(len, levels)))))
 
-    def worth_of(self, choice: Choice) -> list[Worth]:
+    def savings_of(self, choice: RecomputeMask) -> list[ClassSaving]:
         """The worth of each class of a choice, taken out alone: the bytes of several classes nearly add up."""
         value = self.evaluate(choice)
-        worths = []
+        savings = []
         level = next((level for level in self.levels[1::-1] if len(level) < self.left // 2), [])
         for group in level:
             if choice[group].all():
                 choice[group] = 0
                 without = self.evaluate(choice)
                 choice[group] = 1
-                worths.append(Worth(group, without.bytes - value.bytes, value.seconds - without.seconds))
-        return worths
+                savings.append(ClassSaving(group, without.bytes - value.bytes, value.seconds - without.seconds))
+        return savings
 
-    def price_seconds(self, start: Choice, worth: Sequence[Worth], reserve: int) -> tuple[Choice, Choice | None]:
+    def price_seconds(
+        self, start: RecomputeMask, worth: Sequence[ClassSaving], reserve: int
+    ) -> tuple[RecomputeMask, RecomputeMask | None]:
         """Bisects the price of a second to where the choice just keeps the limits.
 
         The choice at a price has first all classes that are worth their seconds; then, while effort is left, it is the
@@ -226,7 +228,7 @@ class HillClimb:
             low, high = low / _CLIMB_AROUND, high * _CLIMB_AROUND
         from_here = search.best
 
-        def climbed(price: float) -> Choice | None:
+        def climbed(price: float) -> RecomputeMask | None:
             if self.left <= reserve:
                 return None
             return self.climb(from_here, self.levels[:2], Price(price), reserve)
@@ -234,7 +236,7 @@ class HillClimb:
         search.bisect(low, high, _PRICES, climbed)
         return search.best, search.beyond
 
-    def blend(self, within: Choice, beyond: Choice) -> None:
+    def blend(self, within: RecomputeMask, beyond: RecomputeMask) -> None:
         """Bisects for a choice that is ``beyond`` up to some node, and ``within`` from there on.
 
         Where two choices differ in a class, no price leads to a choice between them. This one takes as much of the
@@ -250,7 +252,9 @@ class HillClimb:
             self.consider(choice, value)
             low, high = (middle, high) if self.limits.keeps(value) else (low, middle)
 
-    def climb(self, start: Choice, levels: Sequence[Sequence[Choice]], order: Order, reserve: int) -> Choice:
+    def climb(
+        self, start: RecomputeMask, levels: Sequence[Sequence[RecomputeMask]], objective: Objective, reserve: int
+    ) -> RecomputeMask:
         """Flips one class after the other while that helps, coarse classes first."""
         choice = start.copy()
         value = self.evaluate(choice)
@@ -262,8 +266,8 @@ class HillClimb:
                 position += 1
                 before = choice[group]
                 choice[group] = 1 - before[0]
-                flipped = self.evaluate(choice, order.most_bytes(value))
-                if order.rank(flipped) < order.rank(value):
+                flipped = self.evaluate(choice, objective.most_bytes(value))
+                if objective.rank(flipped) < objective.rank(value):
                     value, unchanged = flipped, 0
                     self.consider(choice, value)
                 else:
@@ -290,7 +294,7 @@ class HillClimb:
                 choice[group] = before
 
 
-def _worth_it(choice: Choice, worth: Sequence[Worth], price: float) -> Choice:
+def _worth_it(choice: RecomputeMask, worth: Sequence[ClassSaving], price: float) -> RecomputeMask:
     """The choice without the classes that save fewer bytes than their seconds cost."""
     choice = choice.copy()
     for item in worth:
@@ -302,13 +306,13 @@ def _worth_it(choice: Choice, worth: Sequence[Worth], price: float) -> Choice:
 class _PriceSearch:
     """The best choice that was found at any price of a second, and the last one beyond the limits, if any was."""
 
-    def __init__(self, climb: HillClimb, start: Choice) -> None:
+    def __init__(self, climb: HillClimb, start: RecomputeMask) -> None:
         self.climb, self.limits = climb, climb.limits
         self.best, self.best_value = start, climb.evaluate(start)
         self.beyond = None if self.limits.keeps(self.best_value) else start
 
     def bisect(
-        self, low: float, high: float, steps: int, choice_at: Callable[[float], Choice | None]
+        self, low: float, high: float, steps: int, choice_at: Callable[[float], RecomputeMask | None]
     ) -> tuple[float, float]:
         """Bisects the prices between which choices begin to keep the limits, until ``choice_at`` returns None."""
         for _ in range(steps):

@@ -84,7 +84,7 @@ class Model:
         """The binary variables that the program of a problem has at most."""
         return len(problem.candidates) * sum(not node.forward for _, node in problem.training.operators())
 
-    def splits_of(self, values: Sequence[float]) -> RecomputeSchedule:
+    def schedule_of(self, values: Sequence[float]) -> RecomputeSchedule:
         """The schedule that a solution stands for."""
         positions_of: dict[int, list[int]] = defaultdict(list)
         for (position, node), column in sorted(self.run.items()):
@@ -98,11 +98,11 @@ class Model:
         """The peak of a solution, where it is the objective."""
         return None if self.peak is None else round(values[self.peak] * self.whole / self.unit) * self.unit
 
-    def start(self, splits: RecomputeSchedule) -> list[float]:
+    def start(self, schedule: RecomputeSchedule) -> list[float]:
         """The columns of ``run`` of a schedule; a solver completes the others."""
         values = [0.0] * len(self.program.cost)
         position_of = {number: position for position, number in enumerate(self.graph.backward)}
-        for step in steps_of(self.training, splits, self.graph.again):
+        for step in steps_of(self.training, schedule, self.graph.again):
             if step.node != step.position:
                 values[self.run[position_of[step.position], step.node]] = 1.0
         return values

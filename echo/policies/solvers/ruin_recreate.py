@@ -12,7 +12,7 @@ import numpy as np
 
 from echo.errors import NativeError
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
-from echo.estimators.storage_planner import Choice, Evaluation
+from echo.estimators.storage_planner import Evaluation, RecomputeMask
 from echo.ir.schedule import RecomputeSchedule, Replayed
 from echo.policies.problem import Problem
 from echo.policies.sublinear import Cutter
@@ -70,10 +70,10 @@ class _Attempts:
         self.best: RecomputeSchedule = {}
         self.best_value = problem.value(self.best)
 
-    def consider(self, splits: RecomputeSchedule) -> Evaluation:
-        value = self.problem.value(splits)
+    def consider(self, schedule: RecomputeSchedule) -> Evaluation:
+        value = self.problem.value(schedule)
         if self.problem.cost(value) < self.problem.cost(self.best_value):
-            self.best, self.best_value = splits, value
+            self.best, self.best_value = schedule, value
         return value
 
     def within(self, budget: int, start: RecomputeSchedule) -> None:
@@ -82,8 +82,8 @@ class _Attempts:
         aim, fits, beyond = int(budget * min(1.0, counted / max(needed, 1))) if start else budget, 0, budget + 1
         for tried in range(_AIMS):
             self.problem.progress(f"schedules of {size_text(aim)}")
-            splits, replayed = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
-            value = self.consider(splits)
+            schedule, replayed = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
+            value = self.consider(schedule)
             if replayed.bytes > aim or (value.bytes <= budget and not tried):
                 break
             if value.bytes <= budget:
@@ -104,8 +104,8 @@ class _Attempts:
 
         with ThreadPoolExecutor(len(schedulers)) as threads:
             schedules = list(threads.map(search, schedulers, starts))
-        for splits in schedules:
-            self.consider(splits)
+        for schedule in schedules:
+            self.consider(schedule)
 
 
 def scheduler_of(problem: Problem) -> Scheduler:
@@ -120,7 +120,7 @@ def scheduler_of(problem: Problem) -> Scheduler:
     return scheduler
 
 
-def _recomputable(problem: Problem) -> Choice:
+def _recomputable(problem: Problem) -> RecomputeMask:
     """The choice of every entry of the candidates."""
     mask = np.zeros(problem.evaluator.entries, np.uint8)
     for node in problem.candidates:
@@ -174,11 +174,11 @@ _CHANGES: tuple[Callable[[_Segmentation], _Segmentation], ...] = (
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A schedule ``start`` that drops everything, and the schedule and value after values were kept."""
+class _Filled:
+    """The drop-everything schedule ``start``, and the schedule and its value after greedily keeping values."""
 
     start: RecomputeSchedule
-    splits: RecomputeSchedule
+    schedule: RecomputeSchedule
     value: Replayed
 
     def rank(self, budget: int) -> tuple[int, float]:
@@ -214,25 +214,25 @@ class KeepSearch:
     def run(self, budget: int) -> RecomputeSchedule:
         """The best schedule, whose exact bytes fit: these exceed the scheduler's count, so it aims below the budget."""
         best = self._best(budget)
-        aim, splits = budget, best.splits
+        aim, schedule = budget, best.schedule
         for _ in range(_AIMS):
-            splits = self._scheduler.keep(best.start, aim, _ALL_PASSES)[0]
-            needed = self._problem.value(splits).bytes
+            schedule = self._scheduler.keep(best.start, aim, _ALL_PASSES)[0]
+            needed = self._problem.value(schedule).bytes
             if needed <= budget or best.value.bytes > budget:
                 break
             aim = int(_LOWER * aim * budget / needed)
-        return splits
+        return schedule
 
-    def _best(self, budget: int) -> _Kept:
+    def _best(self, budget: int) -> _Filled:
         """The best of the shapes around the longest segments that fit."""
         longest = self._longest(budget)
         if self._quick:
-            return self._kept(self._dropped(longest), budget)
+            return self._filled(self._dropped(longest), budget)
         tried = {}
         for more in (0, 1):
             for late in (False, True):
                 shape = longest._replace(equal=longest.equal + more, late=late)
-                tried[shape] = self._kept(self._dropped(shape), budget)
+                tried[shape] = self._filled(self._dropped(shape), budget)
         shape = min(tried, key=lambda shape: tried[shape].rank(budget))
         most = max(_TRIED // len(self._problem.training.nodes), len(tried) + len(_CHANGES) - 3)
         unchanged = 0
@@ -241,7 +241,7 @@ class KeepSearch:
             if changed not in tried:
                 if len(tried) == most:
                     break
-                tried[changed] = self._kept(self._dropped(changed), budget)
+                tried[changed] = self._filled(self._dropped(changed), budget)
             better = tried[changed].rank(budget) < tried[shape].rank(budget)
             shape, unchanged = (changed, 0) if better else (shape, unchanged + 1)
             if unchanged == len(_CHANGES):
@@ -269,13 +269,13 @@ class KeepSearch:
             low, equal = (low, middle) if fits(middle) else (middle, equal)
         return _FIRST._replace(equal=equal)
 
-    def _kept(self, start: RecomputeSchedule, budget: int) -> _Kept:
-        splits, value = self._scheduler.keep(start, budget, _PASSES)
-        return _Kept(start, splits, value)
+    def _filled(self, start: RecomputeSchedule, budget: int) -> _Filled:
+        schedule, value = self._scheduler.keep(start, budget, _PASSES)
+        return _Filled(start, schedule, value)
 
     def _dropped(self, shape: _Segmentation) -> RecomputeSchedule:
         """Returns the schedule of a shape: nodes are recomputed before the first gradient of their segment."""
-        segments = self._cutter.splits(shape.shares, 1)
+        segments = self._cutter.schedule(shape.shares, 1)
         if not shape.late:
             return segments
         first = dict(zip(self._cutter.nodes, self._cutter.first_backward))

@@ -20,7 +20,7 @@ from echo.ir.graph import PREFIX, Entry, Graph
 from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import apply
-from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not
+from echo.passes.patterns.apply import Fused, find, fuse, fused_at, fusion_blocker
 from echo.passes.patterns.graph_view import Fusion, View
 from tests.support.fused_models import EXAMPLES, ON_CPU
 from tests.support.reset_gru_models import MIXES
@@ -34,7 +34,7 @@ Symbol = mx.sym.Symbol
 
 @pytest.fixture(autouse=True, scope="module")
 def operators() -> None:
-    assert (install_hook(), install.why_not()) == ("", "")
+    assert (install_hook(), install.extension_blocker()) == ("", "")
 
 
 # Random graphs -----------------------------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def draws(graph: Graph) -> list[str]:
 @given(seed=st.integers(0, 10_000), copies=st.booleans())
 def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
     with mx.name.NameManager():
-        user = Drawn(seed).symbol
-    arrays, aux, binding = bound_arrays(user)
-    graph = graph_of(user)
+        original = Drawn(seed).symbol
+    arrays, aux, binding = bound_arrays(original)
+    graph = graph_of(original)
     found = fuse(graph, lambda: types_of(graph, binding), copies)
     fused = symbol_of(found.graph)
-    assert variables(fused) == variables(user)
+    assert variables(fused) == variables(original)
     assert len(found.graph.heads) == len(graph.heads)
     assert draws(found.graph) == draws(graph)
     second = (PREFIX + "pack_mask", PREFIX + "draw_mask", PREFIX + "gru_mix")  # each next to another one
@@ -184,7 +184,7 @@ def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
     assert len(kernels) == len(found.match_sites)
     assert fused_at(graph, found.match_sites, copies) == found.graph, "a plan names no more than places"
     grad_req = "add" if copies else "write"
-    for mine, theirs in zip(step(fused, arrays, aux, grad_req), step(user, arrays, aux, grad_req)):
+    for mine, theirs in zip(step(fused, arrays, aux, grad_req), step(original, arrays, aux, grad_req)):
         assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3), found.match_sites
 
 
@@ -301,13 +301,13 @@ CELL = Fusion("lstm_cell", 5, (), {}, frozenset(), {Entry(0): "B,4H", Entry(1): 
 )
 def test_shapes_that_do_not_fit(shapes: Any, reason: str) -> None:
     types = {Entry(number): TensorType(shape) for number, shape in enumerate(shapes)}
-    assert why_not(CELL, types) == reason
+    assert fusion_blocker(CELL, types) == reason
 
 
 @pytest.mark.parametrize("flags", [(1, 1), (4, 4), (0, 2)])
 def test_types_that_do_not_fit(flags: tuple[int, int]) -> None:
     types = {Entry(0): TensorType((2, 12), flags[0]), Entry(1): TensorType((2, 3), flags[1])}
-    assert why_not(CELL, types).startswith("expected arrays of one type, float32 or float16, got ")
+    assert fusion_blocker(CELL, types).startswith("expected arrays of one type, float32 or float16, got ")
 
 
 @pytest.mark.parametrize(
@@ -321,14 +321,14 @@ def test_a_bias_is_a_vector_or_a_row(x: tuple[int, ...], bias: tuple[int, ...], 
     """Else the sum has another shape than x, or the bias goes along another axis."""
     symbol = mx.sym.tanh(mx.sym.broadcast_add(mx.sym.exp(mx.sym.var("x")), mx.sym.var("b"), name="total"))
     (fusion,) = find(graph_of(symbol))[0]
-    wrong = why_not(fusion, {entry: TensorType(shape) for entry, shape in zip(fusion.shapes, (x, bias))})
+    wrong = fusion_blocker(fusion, {entry: TensorType(shape) for entry, shape in zip(fusion.shapes, (x, bias))})
     assert (wrong == "") == fits, wrong
 
 
 def test_fusions_worth_nothing_are_left_out() -> None:
     large = Fusion(**{**vars(CELL), "min_bytes": (Entry(0), 1000)})
     types = {Entry(0): TensorType((2, 12)), Entry(1): TensorType((2, 3))}
-    assert why_not(large, types) == "too small: 96 bytes, expected 1,000 or more"
+    assert fusion_blocker(large, types) == "too small: 96 bytes, expected 1,000 or more"
 
 
 # What is refused ---------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ CASES = [(name, sizes) for name in EXAMPLES for sizes in SIZES if name not in FO
 
 @pytest.fixture(autouse=True, scope="module")
 def operators() -> None:
-    assert (install_hook(), install.why_not()) == ("", "")
+    assert (install_hook(), install.extension_blocker()) == ("", "")
 
 
 def turned(graph: Graph, seed: int) -> Graph:
@@ -86,14 +86,14 @@ def test_every_order_and_shapes_equal_by_chance(
     for key, value in SIZES[sizes].items():
         monkeypatch.setattr(fused_models, key, value)
     example = EXAMPLES[name]()
-    user = turned(graph_of(example.symbol), seed)
-    symbol = symbol_of(user)
+    original = turned(graph_of(example.symbol), seed)
+    symbol = symbol_of(original)
     given, binding = values(symbol, example)
-    types = types_of(user, binding)
-    found = fuse(user, lambda: types, copies=False, setting=ON_CPU)
+    types = types_of(original, binding)
+    found = fuse(original, lambda: types, copies=False, setting=ON_CPU)
     fused = symbol_of(found.graph)
     assert fused.list_arguments() == symbol.list_arguments()
-    assert fused_at(user, found.match_sites, copies=False, setting=ON_CPU) == found.graph
+    assert fused_at(original, found.match_sites, copies=False, setting=ON_CPU) == found.graph
     assert found.match_sites or any(miss.reason == ORDER for miss in found.missed) or sizes != "as they are"
     for mine, theirs in zip(results(fused, given, example), results(symbol, given, example)):
         assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3), found.match_sites
@@ -101,7 +101,7 @@ def test_every_order_and_shapes_equal_by_chance(
 
 def test_an_order_that_is_lost_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the repair and its check, as when steps were tidied up after it."""
-    monkeypatch.setattr("echo.passes.patterns.apply.ordered", lambda made, user: made)
+    monkeypatch.setattr("echo.passes.patterns.apply.ordered", lambda made, original: made)
     with pytest.raises((AssertionError, mx.MXNetError)):
         test_every_order_and_shapes_equal_by_chance("lstm layer, states given", "as they are", 0, monkeypatch)
 
@@ -158,9 +158,9 @@ def test_a_merged_node_does_not_wait_for_arguments(rows: int, scale: tuple[int, 
     """MXNet's EliminateCommonExpr hands what a node waits for to the equal node before it."""
     symbol = read_early(rows)
     example = Example(symbol, {"data": (3, rows, 4), "scale": scale}, {}, {})
-    user = graph_of(symbol)
+    original = graph_of(symbol)
     given, binding = values(symbol, example)
-    found = fuse(user, lambda: types_of(user, binding), copies=False)
+    found = fuse(original, lambda: types_of(original, binding), copies=False)
     assert "lstm layer" in str(found.counts).lower(), found
     training_graph(found.graph, binding, mx.cpu())  # which looks at the order that MXNet binds
     for mine, theirs in zip(results(symbol_of(found.graph), given, example), results(symbol, given, example)):
@@ -170,11 +170,11 @@ def test_a_merged_node_does_not_wait_for_arguments(rows: int, scale: tuple[int, 
 def test_an_order_that_mxnet_changes_is_refused() -> None:
     """Of two equal nodes, the second waits for a variable that is read last: MXNet binds it first."""
     x, last = mx.sym.var("x"), mx.sym.var("last")
-    user = graph_of(mx.sym.exp(x) * mx.sym.var("first") + mx.sym.exp(x) * last)
-    number = {node.name: at for at, node in enumerate(user.nodes)}
-    read, late = (at for at, node in enumerate(user.nodes) if node.op == "exp"), number["last"]
+    original = graph_of(mx.sym.exp(x) * mx.sym.var("first") + mx.sym.exp(x) * last)
+    number = {node.name: at for at, node in enumerate(original.nodes)}
+    read, late = (at for at, node in enumerate(original.nodes) if node.op == "exp"), number["last"]
     _, twin = read
-    nodes = list(user.nodes)
+    nodes = list(original.nodes)
     # the variable goes before the node that waits for it
     assert twin < late
     nodes[twin], nodes[late] = nodes[late], nodes[twin]._with(control_deps=(twin,))
@@ -182,10 +182,10 @@ def test_an_order_that_mxnet_changes_is_refused() -> None:
     nodes = [node._with(inputs=tuple(Entry(moved.get(entry.node, entry.node), entry.index) for entry in node.inputs))
              for node in nodes]  # fmt: skip
     arguments = tuple(at for at, node in enumerate(nodes) if node.is_variable)
-    waiting = Graph(tuple(nodes), user.heads, arguments, user.row_ptr, user.attrs)
+    waiting = Graph(tuple(nodes), original.heads, arguments, original.row_ptr, original.attrs)
     arrays = [mx.nd.zeros((2, 3))] * len(arguments)
     binding = Binding.of_arrays(arrays, [], ["write"] * len(arrays))
-    assert len(training_graph(user, binding, mx.cpu()).nodes) > 0
+    assert len(training_graph(original, binding, mx.cpu()).nodes) > 0
     with pytest.raises(GraphError, match=r"another order: expected .*'first', 'last'.*, got .*'last', 'first'"):
         training_graph(waiting, binding, mx.cpu())
 
@@ -218,13 +218,13 @@ def test_waiting_node_keeps_all_its_outputs(kind: str) -> None:
     """The graph counted one output of it, and no layer was fused where the second is read."""
     symbol = mx.gluon.rnn.LSTM(4, prefix="l_")(WITH_OUTPUTS[kind](mx.sym.var("data", shape=(3, 2, 12))))
     example = Example(symbol, {"data": (3, 2, 12)}, {}, {})
-    user = graph_of(symbol)
+    original = graph_of(symbol)
     given, binding = values(symbol, example)
-    found = fuse(user, lambda: types_of(user, binding), copies=False)
+    found = fuse(original, lambda: types_of(original, binding), copies=False)
     assert found.match_sites
     waiting = [number for number, node in enumerate(found.graph.nodes) if node.control_deps]
-    (at,) = (at for number in waiting for at, node in enumerate(user.nodes)
+    (at,) = (at for number in waiting for at, node in enumerate(original.nodes)
              if node.name == found.graph.nodes[number].name)  # fmt: skip
-    assert found.graph.num_outputs(waiting[0]) == user.num_outputs(at) > 1
+    assert found.graph.num_outputs(waiting[0]) == original.num_outputs(at) > 1
     for mine, theirs in zip(results(symbol_of(found.graph), given, example), results(symbol, given, example)):
         assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3)

@@ -10,7 +10,7 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry, Setting
 from echo.ir.training_node import TensorType
-from echo.passes.patterns.apply import why_not
+from echo.passes.patterns.apply import fusion_blocker
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.legality import numbered, ordered
 from echo.passes.patterns.rnn import RNN
@@ -74,8 +74,8 @@ def test_dropout_that_is_never_drawn_is_none_and_in_float32_alone() -> None:
     sizes = {"T": 3, "B": 2, "I": H, "H": H, "2": 2}
     shapes = {entry: tuple(sizes[name] for name in text.split(",")) for entry, text in fusion.shapes.items()}
     single, half = ({entry: TensorType(shape, flag) for entry, shape in shapes.items()} for flag in (0, 2))
-    assert why_not(fusion, half) == "expected arrays of one type, float32, got float16"
-    assert why_not(fusion, single) == ""
+    assert fusion_blocker(fusion, half) == "expected arrays of one type, float32, got float16"
+    assert fusion_blocker(fusion, single) == ""
 
 
 def test_a_dropout_of_the_same_name_is_not_taken_for_it() -> None:

@@ -25,10 +25,10 @@ def value(size: int, seconds: float) -> Evaluation:
 
 
 def test_a_price_weighs_seconds_against_bytes() -> None:
-    order = Price(10.0)
-    assert order.rank(value(100, 2.0)) == (120.0, 2.0)
-    assert order.rank(value(110, 1.0)) < order.rank(value(100, 2.0)), "as much altogether, in less time"
-    assert order.most_bytes(value(100, 2.0)) == 120
+    objective = Price(10.0)
+    assert objective.rank(value(100, 2.0)) == (120.0, 2.0)
+    assert objective.rank(value(110, 1.0)) < objective.rank(value(100, 2.0)), "as much altogether, in less time"
+    assert objective.most_bytes(value(100, 2.0)) == 120
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_a_price_weighs_seconds_against_bytes() -> None:
 )
 def test_limits_say_how_many_bytes_can_be_preferred(limits: dict[str, Any], current: Evaluation, most: int) -> None:
     problem = replace(PROBLEM, **limits)
-    order = Limits(problem)
-    assert order.most_bytes(current) == most
-    assert order.rank(current) == problem.rank(current)
-    assert order.keeps(current) == problem.keeps(current)
+    objective = Limits(problem)
+    assert objective.most_bytes(current) == most
+    assert objective.rank(current) == problem.rank(current)
+    assert objective.keeps(current) == problem.keeps(current)
     if most is not None:
-        assert not order.rank(value(most + 1, 0.0)) < order.rank(current)
+        assert not objective.rank(value(most + 1, 0.0)) < objective.rank(current)
 
 
 def problem(name: str = "dropout", **limits: Any) -> Problem:

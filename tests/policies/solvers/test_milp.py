@@ -52,15 +52,15 @@ def test_a_schedule_is_a_solution_with_its_own_bytes(seed: int) -> None:
     generator = random.Random(seed)
     problem = problem_of_graph(*random_graph(seed, 6))
     backward = [number for number, node in problem.training.operators() if not node.forward]
-    splits = {node: sorted(generator.sample(backward, 2)) for node in problem.candidates if generator.random() < 0.5}
-    exact = problem.value(splits)
+    schedule = {node: sorted(generator.sample(backward, 2)) for node in problem.candidates if generator.random() < 0.5}
+    exact = problem.value(schedule)
     model = Model(problem, None, None)
-    found, values = solved(model, model.start(splits))
+    found, values = solved(model, model.start(schedule))
     assert found, "a schedule that exists"
     least = model.bytes_of(values)
     assert least is not None
     assert least <= exact.bytes, "values may be let go earlier than where they are read last"
-    again = problem.value(model.splits_of(values))
+    again = problem.value(model.schedule_of(values))
     assert again.seconds == pytest.approx(exact.seconds)
     assert again.bytes <= exact.bytes
 
@@ -73,7 +73,7 @@ def test_chain_has_a_schedule_down_to_five_bytes(most: int, possible: bool) -> N
     found, values = solved(model)
     assert found == possible
     if found:
-        best = problem.value(model.splits_of(values))
+        best = problem.value(model.schedule_of(values))
         assert best.bytes <= most
         assert (best.seconds == 0) == (most == 12)
 
@@ -81,7 +81,7 @@ def test_chain_has_a_schedule_down_to_five_bytes(most: int, possible: bool) -> N
 def test_seconds_are_bounded() -> None:
     problem = problem_of_graph(*chain(8))
     tight, loose = (Model(problem, None, bound) for bound in (2.0, None))
-    found = [problem.value(model.splits_of(solved(model)[1])) for model in (tight, loose)]
+    found = [problem.value(model.schedule_of(solved(model)[1])) for model in (tight, loose)]
     assert found[0].seconds <= 2.0 < found[1].seconds
     assert found[0].bytes > found[1].bytes
 

@@ -66,8 +66,8 @@ def all_dropped(seed: int) -> tuple[DataGraph, RecomputeSchedule]:
     graph = random_graph(seed, random.Random(seed).randint(4, 40))
     backward = [number for number, node in graph.training.operators() if not node.forward]
     forward = [number for number, node in graph.training.operators() if node.forward]
-    splits = {number: (backward[0], backward[len(backward) // 2]) for number in forward[:-1]}
-    return graph, splits
+    schedule = {number: (backward[0], backward[len(backward) // 2]) for number in forward[:-1]}
+    return graph, schedule
 
 
 @MEASURES
@@ -80,12 +80,12 @@ def test_kept_splits_fit_the_budget_and_save_time(measure: int) -> None:
         before, stock = scheduler.simulate(start), scheduler.simulate({})
         for part in (0.0, 0.5, 1.0):
             budget = int(before.bytes + part * max(0, stock.bytes - before.bytes))
-            splits, value = scheduler.keep(start, budget)
+            schedule, value = scheduler.keep(start, budget)
             assert value.bytes <= budget, f"seed {seed}"
             assert value.seconds <= before.seconds, f"seed {seed}"
-            assert value == scheduler.simulate(splits), f"seed {seed}"
-            assert all(set(slots) <= set(start[node]) for node, slots in splits.items()), f"seed {seed}"
-            assert scheduler.keep(start, budget) == (splits, value), f"seed {seed}: two runs differ"
+            assert value == scheduler.simulate(schedule), f"seed {seed}"
+            assert all(set(positions) <= set(start[node]) for node, positions in schedule.items()), f"seed {seed}"
+            assert scheduler.keep(start, budget) == (schedule, value), f"seed {seed}: two runs differ"
             kept += value.seconds < before.seconds
     assert kept > 240
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from echo.frontend.mxnet_settings import other_spaces, workspace_slots
+from echo.frontend.mxnet_settings import changed_workspace_slots, workspace_slots
 from echo.ir.training_graph import Runner
 
 
@@ -38,7 +38,7 @@ def test_spaces_other_than_the_default_are_settings_of_plans(
     monkeypatch.delenv("MXNET_CPU_TEMP_COPY", raising=False)
     if text is not None:
         monkeypatch.setenv("MXNET_CPU_TEMP_COPY", text)
-    assert other_spaces("cpu", runner).get("MXNET_CPU_TEMP_COPY") == setting
+    assert changed_workspace_slots("cpu", runner).get("MXNET_CPU_TEMP_COPY") == setting
 
 
 # Operators that draw 2 MB each, in turn from as many spaces as there are, and random numbers.
@@ -50,7 +50,7 @@ from echo.instrument.recording import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
 x = mx.nd.array(np.random.RandomState(0).rand(1 << 18))
 mx.nd.waitall()
-assert storage.why_not() == ""
+assert storage.counting_blocker() == ""
 counter = StorageCounter()
 for _ in range(8):
     mx.nd.argsort(x).wait_to_read()

@@ -16,9 +16,9 @@ import pytest
 
 from echo.estimators.footprint import HELD, OUTSIDE, STATES
 from echo.ir.training_graph import Runner
-from echo.report.foreseen import NO_GPU
-from echo.runtime import foresight
-from echo.runtime.foresight import Foresight
+from echo.report.predicted_peaks import NO_GPU
+from echo.runtime import peak_prediction
+from echo.runtime.peak_prediction import PeakPrediction
 from tests.plans.test_plan import PLAN_KEY, plan
 
 MB = 10**6
@@ -36,14 +36,14 @@ class Updater:
 def process(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """The lines of Linux's status file."""
     lines = {"VmRSS": 200 * MB, "VmHWM": 210 * MB}
-    monkeypatch.setattr(foresight, "resident", lines.__getitem__)
+    monkeypatch.setattr(peak_prediction, "resident", lines.__getitem__)
     return lines
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Foresight:
+def watched(monkeypatch: pytest.MonkeyPatch) -> PeakPrediction:
     """One that stands in for nothing, and logs nothing at the end of this process."""
-    found = Foresight()
+    found = PeakPrediction()
     found._watches = True
     return found
 
@@ -54,7 +54,7 @@ def block(planned: int = 300 * MB, runner: str = Runner.STATIC, device: str = "c
 
 
 def test_prediction_waits_for_the_second_update(
-    watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture
+    watched: PeakPrediction, process: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     updater, given = Updater(), block()
     with caplog.at_level(logging.INFO, "echo"):
@@ -76,7 +76,7 @@ def test_prediction_waits_for_the_second_update(
     assert caplog.messages[1:] == [f"echo: peak of the process: 400 MB, predicted {total} MB"]
 
 
-def test_updates_of_another_trainer_end_no_step(watched: Foresight, process: dict[str, int]) -> None:
+def test_updates_of_another_trainer_end_no_step(watched: PeakPrediction, process: dict[str, int]) -> None:
     watched.planned(block())
     first, second = Updater(), Updater()
     for updater in (first, second, second):
@@ -86,14 +86,14 @@ def test_updates_of_another_trainer_end_no_step(watched: Foresight, process: dic
     assert watched.found is not None
 
 
-def test_one_step_is_predicted_at_the_end(watched: Foresight, process: dict[str, int]) -> None:
+def test_one_step_is_predicted_at_the_end(watched: PeakPrediction, process: dict[str, int]) -> None:
     watched.planned(block())
     watched.updates(Updater(), [0, 1])
     watched.log()
     assert watched.found is not None
 
 
-def test_graph_twice_as_large_has_a_line_of_its_own(watched: Foresight, process: dict[str, int]) -> None:
+def test_graph_twice_as_large_has_a_line_of_its_own(watched: PeakPrediction, process: dict[str, int]) -> None:
     updater, totals = Updater(), []
     for planned in (100, 150, 20, 400):
         watched.planned(block(planned * MB))
@@ -104,7 +104,7 @@ def test_graph_twice_as_large_has_a_line_of_its_own(watched: Foresight, process:
     assert totals[0] == totals[1] == totals[2] == totals[3] - 300 * MB
 
 
-def test_executor_holds_its_arrays_once_it_trains(watched: Foresight, process: dict[str, int]) -> None:
+def test_executor_holds_its_arrays_once_it_trains(watched: PeakPrediction, process: dict[str, int]) -> None:
     watched.planned(block(runner="executor"))
     process["VmRSS"] = 260 * MB
     watched.begins()
@@ -114,7 +114,7 @@ def test_executor_holds_its_arrays_once_it_trains(watched: Foresight, process: d
 
 
 def test_mark_that_was_reset_does_not_hide_the_peak(
-    watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture
+    watched: PeakPrediction, process: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.planned(block(runner=Runner.DYNAMIC))
     watched.updates(Updater(), 0)
@@ -126,7 +126,7 @@ def test_mark_that_was_reset_does_not_hide_the_peak(
 
 @pytest.mark.parametrize("missing", ["gpu", "no proc"])
 def test_unpredictable_peak_has_no_line(
-    watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture, missing: str
+    watched: PeakPrediction, process: dict[str, int], caplog: pytest.LogCaptureFixture, missing: str
 ) -> None:
     if missing == "no proc":
         process.update(VmRSS=0, VmHWM=0)
@@ -140,12 +140,12 @@ def test_unpredictable_peak_has_no_line(
 
 
 def test_prediction_that_fails_costs_a_warning_and_the_weights_are_updated(
-    watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    watched: PeakPrediction, process: dict[str, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any) -> None:
         raise KeyError("no such part")
 
-    monkeypatch.setattr(foresight, "foreseen", fails)
+    monkeypatch.setattr(peak_prediction, "predict_peaks", fails)
     watched.planned(block())
     updated: list[Any] = []
     update = watched._watched(lambda updater, index, grad, weight: updated.append(index))
@@ -159,23 +159,23 @@ def test_prediction_that_fails_costs_a_warning_and_the_weights_are_updated(
 
 
 def test_outputs_of_the_numpy_interface_are_counted(
-    watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture
+    watched: PeakPrediction, process: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     for given, output in ((block(), mx.np.zeros((1000, 1000))), (block(700 * MB), [mx.np.zeros(7), mx.nd.zeros(7)])):
         watched.planned(given)
         watched.returned(given, output)
     assert caplog.messages == []
     assert watched._process.outputs == 2 * 7 * 4
-    assert foresight._bytes((mx.np.zeros(3), mx.np.zeros(3, dtype="int8"), mx.nd.zeros(3, dtype="float64"))) == 39
+    assert peak_prediction._bytes((mx.np.zeros(3), mx.np.zeros(3, dtype="int8"), mx.nd.zeros(3, dtype="float64"))) == 39
 
 
 def test_outputs_that_cannot_be_counted_cost_a_warning(
-    watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    watched: PeakPrediction, process: dict[str, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_: Any) -> int:
         raise TypeError("no array")
 
-    monkeypatch.setattr(foresight, "_bytes", fails)
+    monkeypatch.setattr(peak_prediction, "_bytes", fails)
     given = block()
     watched.planned(given)
     watched.returned(given, mx.nd.zeros(7))
@@ -203,8 +203,8 @@ for _ in range(4):
 from echo.system.process import resident
 found = None
 if len(sys.argv) > 1:
-    from echo.runtime.foresight import FORESIGHT
-    found = FORESIGHT.found.to_json()
+    from echo.runtime.peak_prediction import PEAK_PREDICTION
+    found = PEAK_PREDICTION.found.to_json()
 print(json.dumps([resident("VmHWM"), found]))
 """
 

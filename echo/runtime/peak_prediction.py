@@ -19,7 +19,7 @@ import numpy as np
 from echo.errors import one_line
 from echo.ir.training_graph import Runner
 from echo.plans.plan import Plan
-from echo.report.foreseen import NO_GPU, Foreseen, Process, foreseen
+from echo.report.predicted_peaks import NO_GPU, PredictedPeaks, Process, predict_peaks
 from echo.runtime.patches import PATCHES
 from echo.system.process import resident
 from echo.system.terminal import size_text
@@ -29,11 +29,11 @@ logger = logging.getLogger("echo")
 _MUCH_LARGER = 2  # times what was told before: as `echo.plans.plan.Summary`
 
 
-class Foresight:
+class PeakPrediction:
     """Predicts the peak of the process (``found``), and follows it. Thread-safe."""
 
     def __init__(self) -> None:
-        self.found: Foreseen | None = None
+        self.found: PredictedPeaks | None = None
         self._lock = Lock()
         self._plan: Plan | None = None  # of the largest graph, until its line is logged
         self._process = Process(0)
@@ -85,7 +85,7 @@ class Foresight:
         assert self._first is not None
         states = sum(map(_bytes, self._first[0].states.values()))
         process = replace(self._process, states=states, peak=resident("VmHWM"))
-        self.found = foreseen(self._plan, process)
+        self.found = predict_peaks(self._plan, process)
         self._plan = self._first = None
         logger.info("echo: peak of the process, predicted: %s", self.found)
 
@@ -133,4 +133,4 @@ def _bytes(value: Any) -> int:
     return 0
 
 
-FORESIGHT = Foresight()  # of the process
+PEAK_PREDICTION = PeakPrediction()  # of the process
