@@ -311,7 +311,9 @@ class _Maker:
         op: str, name: str, sizes: Sequence[int], reads: tuple[Entry, ...], number: int, forward: bool, fixed: bool
     ) -> TrainingNode:
         outputs = tuple(TensorType((size,), _UINT8) for size in sizes)
-        return TrainingNode(op, name, outputs, reads, forward=forward, original=number if forward else None, stateful=fixed)
+        return TrainingNode(
+            op, name, outputs, reads, forward=forward, original=number if forward else None, stateful=fixed
+        )
 
 
 def _sizes(node: fx.Node) -> list[int]:

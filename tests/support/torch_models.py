@@ -116,7 +116,7 @@ def _numbers(*shape: int) -> torch.Tensor:
 MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "perceptron": lambda: (Perceptron(), (torch.randn(96, 32),)),
     "gpt": lambda: (GPT(), (_numbers(3, 24), _numbers(3, 24))),
-    "translation": lambda: (Translation(), (_numbers(24, 6), _numbers(24, 6), _numbers(24, 6))),
+    "translation": lambda: (Translation(), (_numbers(24, 4), _numbers(24, 4), _numbers(24, 4))),
     "resnet": lambda: (ResNet(), (torch.randn(8, 3, 16, 16), torch.randint(0, 10, (8,)))),
 }
 

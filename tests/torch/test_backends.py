@@ -118,6 +118,38 @@ def test_inductor_keeps_copies_and_results(name: str) -> None:
     assert peaks[1] <= 0.75 * peaks[0]
 
 
+def test_one_plan_serves_all_sizes_of_a_dynamic_graph() -> None:
+    """Planned for the first size; the others run the same graphs, with eager mode's bits."""
+    model, _ = built("perceptron")
+    ours = backend(0.8, compiler="aot_eager", strict=True, max_planning=PLANNING)
+    compiled = torch.compile(model, backend=ours, fullgraph=True, dynamic=True)
+    for rows in (96, 33, 128):
+        torch.manual_seed(rows)
+        inputs = (torch.randn(rows, 32),)
+        assert equal(step(compiled, inputs, model), step(model, inputs)), f"{rows} rows"
+    (plan,) = ours.plans
+    assert plan.recomputed
+
+
+def test_autocast_accumulated_gradients_and_inference_are_as_in_eager_mode() -> None:
+    def run(compiler: Any) -> list[torch.Tensor]:
+        model, inputs = built("gpt")
+        call = model if compiler is None else torch.compile(model, backend=compiler, fullgraph=True)
+        torch.manual_seed(11)
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                call(*inputs).backward()
+        with torch.no_grad():
+            last = call(*inputs)
+        return [last, *(parameter.grad for parameter in model.parameters())]
+
+    expected = run(None)
+    ours = backend(0.7, compiler="aot_eager", strict=True, max_planning=PLANNING)
+    assert equal(run(ours), expected)
+    assert len(ours.plans) == 1, "there is nothing to plan without gradients"
+    assert ours.plans[0].recomputed
+
+
 def test_overhead_is_bounded() -> None:
     _, plan, peak = compiled_step("gpt", None, max_overhead=0.05)
     assert 0 < plan.overhead <= 0.05
