@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Container, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Container, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError, OptionError
 from echo.estimators.cost_model import CostModel
@@ -247,20 +247,14 @@ def problem_of_graph(
     Raises:
         OptionError: a limit makes no sense.
     """
-    for name, limit in (("max_bytes", max_bytes), ("max_seconds", max_seconds)):
-        if limit is not None and not limit >= 0:
-            raise OptionError(f"{name}: expected zero or more, got {limit!r}")
-    candidates = {
-        number: entries
-        for number, entries in _candidates(training)
-        if number not in banned and (heavy or not is_heavy_in_torch(training.nodes[number].op))
-    }
+    _check_limits(max_bytes=max_bytes, max_seconds=max_seconds)
+    offered = _candidates(training, heavy, banned)
     return Problem(
         training=training,
         costs=CostModel(tuple(seconds), sum(seconds), len(training.nodes), 0),
         evaluator=LiveEvaluator(training, seconds),
-        candidates=candidates,
-        segments=partition(training, candidates),
+        candidates=offered,
+        segments=partition(training, offered),
         must_recompute=frozenset(),
         match_ranges=(1,),  # live bytes do not depend on it
         max_seconds=max_seconds,
@@ -271,12 +265,22 @@ def problem_of_graph(
     )
 
 
-def _candidates(training: TrainingGraph) -> Iterator[tuple[int, tuple[Entry, ...]]]:
+def _check_limits(**limits: float | None) -> None:
+    for name, limit in limits.items():
+        if limit is not None and not limit >= 0:
+            raise OptionError(f"{name}: expected zero or more, got {limit!r}")
+
+
+def _candidates(training: TrainingGraph, heavy: bool, banned: Container[int]) -> dict[int, tuple[Entry, ...]]:
     """The nodes that may run again, with all their outputs."""
     forward = [(number, node) for number, node in training.operators() if node.forward]
-    for number, node in forward if training.outputs else forward[:-1]:
-        if not (node.random or node.stateful or node.mutates):
-            yield number, tuple(Entry(number, index) for index in range(len(node.outputs)))
+    return {
+        number: tuple(Entry(number, index) for index in range(len(node.outputs)))
+        for number, node in (forward if training.outputs else forward[:-1])
+        if number not in banned
+        and not (node.random or node.stateful or node.mutates)
+        and (heavy or not is_heavy_in_torch(node.op))
+    }
 
 
 def solve_graph(

@@ -12,9 +12,11 @@ from typing import Iterable, Sequence
 from echo.errors import BudgetError, OptionError
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.schedule import RecomputeSchedule, once, replay, steps_of
+from echo.ir.training_graph import TrainingGraph
 from echo.plans.options import budget_bytes
 from echo.policies.data_graph import problem_of_graph, solve_graph
 from echo.policies.least import Known
+from echo.policies.problem import Problem
 from echo.policies.search import Search
 from echo.system.process import Deadline
 from echo.system.terminal import size_text
@@ -71,8 +73,9 @@ def plan_graph(
 ) -> GraphPlan:
     """The fastest schedule within a budget, or the smallest within a bound on the time of recomputation.
 
+    ``seconds`` are those of each node of ``joint.training``.
+
     Args:
-        seconds: of each node of ``joint.training``.
         memory_budget: bytes, a size such as ``"6GB"``, or a part of the peak without the plan such as ``0.5``.
         max_overhead: the time of recomputation at most, as a part of the step.
         keep: names of nodes or operators that never run again.
@@ -82,18 +85,14 @@ def plan_graph(
         BudgetError: no schedule that was found keeps the budget; ``reachable`` bytes were reached.
         OptionError: a limit makes no sense, or there is none.
     """
-    if max_overhead is not None and not max_overhead >= 0:
-        raise OptionError(f"max_overhead: expected zero or more, got {max_overhead!r}")
-    training, step = joint.training, sum(seconds)
+    training = joint.training
     limit = None if memory_budget is None else budget_bytes(memory_budget, training.planned_bytes)
-    kept = frozenset(keep)
-    banned = [number for number, node in training.operators() if kept and kept & {node.name, node.op}]
+    banned = _named(training, frozenset(keep))
     if limit is not None and max_overhead is None and limit >= training.planned_bytes:
         return described(joint, seconds, {}, Evaluation((training.planned_bytes,), 0.0), limit)
-    most = None if max_overhead is None else max_overhead * step
+    most = None if max_overhead is None else _seconds_within(max_overhead, sum(seconds))
     problem = problem_of_graph(training, seconds, max_bytes=limit, max_seconds=most, banned=banned)
-    starts = [schedule_of(joint, names, banned) for names in saved]
-    starts += sorted(KNOWN.of(problem), key=lambda schedule: problem.rank(problem.value(schedule)))[:1]
+    starts = [*(schedule_of(joint, names, banned) for names in saved), *_best_known(problem)]
     solved = solve_graph(
         Search(), training, seconds, max_bytes=limit, max_seconds=most, banned=banned, starts=starts,
         simulations=SIMULATIONS, deadline=deadline,
@@ -102,6 +101,22 @@ def plan_graph(
     if limit is not None and solved.planned_bytes > limit:
         raise BudgetError(limit, solved.planned_bytes, held_at_peak(joint, solved.schedule), " by this graph")
     return described(joint, seconds, solved.schedule, solved.value, limit)
+
+
+def _best_known(problem: Problem) -> list[RecomputeSchedule]:
+    """The best schedule that an earlier search found for the same graph, if there is one."""
+    return sorted(KNOWN.of(problem), key=lambda schedule: problem.rank(problem.value(schedule)))[:1]
+
+
+def _named(training: TrainingGraph, names: frozenset[str]) -> list[int]:
+    """The operators of these names, or of nodes of these names."""
+    return [number for number, node in training.operators() if names & {node.name, node.op}]
+
+
+def _seconds_within(max_overhead: float, step: float) -> float:
+    if not max_overhead >= 0:
+        raise OptionError(f"max_overhead: expected zero or more, got {max_overhead!r}")
+    return max_overhead * step
 
 
 def described(

@@ -79,7 +79,7 @@ def saved_peak(graph: Traced, ratio: float) -> tuple[int, int]:
     return replay(joint.training, order, seconds(joint)).bytes, joint.training.planned_bytes
 
 
-def test_what_torch_saves_is_a_schedule_of_ours() -> None:
+def test_saved_set_of_torch_is_a_schedule_of_ours() -> None:
     model, inputs = built("gpt")
     graph = traced(model, *inputs)
     peaks = [saved_peak(graph, ratio)[0] for ratio in (1.0, 0.5, 0.1)]
