@@ -22,7 +22,7 @@ PTX       := $(if $(COMPILER),echo/kernels/ptx/.compiled)
 FORMATTED := $(shell find echo benchmarks fuzz tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # What runs only where it is asked for: other environments, other machines.
 APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py benchmarks/gpu_sanitizer.py \
-             benchmarks/cpu_compilers.py
+             benchmarks/cpu_compilers.py benchmarks/torch_frontier.py
 BENCHES   := $(filter-out $(APART),$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
 
 # Sockeye asks for other versions of its requirements than those that work with mxnet 1.9.1, hence --no-deps. Its
@@ -67,6 +67,11 @@ PART ?=
 # Tests that `make coverage` runs instead of the quick ones.
 TESTS ?=
 
+# The version of torch, a CPU build where there is one, for `make test-torch`.
+TORCH           ?= 2.13.0
+TORCH_VENV      := .venv-torch
+TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(TORCH)
+
 # What builds releases: the oldest Linux that they are for, and the environment of the tools.
 PLATFORM     := manylinux_2_28_x86_64
 RELEASE      := .venv-release
@@ -79,7 +84,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage coverage-floors lint check fuzz bench paper paper-quick sockeye projects projects-fast docs wheels test-wheels ptx sass tidy sanitize gpu-check clean
+.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels test-torch coverage coverage-floors lint check fuzz bench paper paper-quick sockeye projects projects-fast docs wheels test-wheels ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -108,6 +113,10 @@ test-gpu-contexts: $(PTX)  ## train on a fake CUDA device, with a CUDA wheel of 
 
 test-gpu-wheels: $(PTX)  ## install under each CUDA wheel of MXNet and each numpy as the README says, and train (10 minutes)
 	@tests/fake_gpu/wheels.sh $(PYTHON) "$(GPU_WHEELS)" "$(GPU_NUMPYS)"
+
+test-torch: $(TORCH_INSTALLED)  ## run the tests of echo.torch, with torch and without MXNet in an environment of its own (or TORCH=2.9.1)
+	@echo "== tests of echo.torch, torch $(TORCH)"
+	@$(TORCH_VENV)/bin/python -m pytest tests/torch tests/test_frameworks.py -m "not slow"
 
 coverage: $(INSTALLED) $(PTX)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
 	@$(BIN)/python -m tests.support.coverage $(TESTS)
@@ -200,7 +209,7 @@ gpu-check:  ## hold the CUDA kernels against their references and time them: nee
 	@$(GPU_PYTHON) benchmarks/gpu_check.py
 
 clean:  ## remove the virtual environments, builds and caches
-	rm -rf $(VENV) .venv-compat .venv-gpu $(RELEASE) $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis echo/kernels/ptx
+	rm -rf $(VENV) .venv-compat .venv-gpu $(TORCH_VENV) $(RELEASE) $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis echo/kernels/ptx
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What both virtual environments need, and how one is made: $(call create,FOLDER).
@@ -238,6 +247,14 @@ $(SOCKEYE_INSTALLED): $(SOURCES)
 	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check -e '.[cpu,demo]' 'numpy==$(NUMPY)' pyyaml portalocker contextlib2
 	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check --no-deps sockeye==1.18.106 sacrebleu==1.3.6
 	$(call try_mxnet,$(SOCKEYE))
+	@touch $@
+
+$(TORCH_INSTALLED): $(SOURCES)
+	@echo "== installing torch $(TORCH), building echo (some minutes the first time)"
+	@rm -f $(TORCH_VENV)/.installed-*
+	@$(TORCH_VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(TORCH_VENV)
+	@$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check 'torch==$(TORCH)'
+	@$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check $(STRICT) -e '.[test,torch]'
 	@touch $@
 
 $(RELEASE_DONE): Makefile

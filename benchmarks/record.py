@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Collection
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,18 @@ def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
         "machine": {"processor": processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
         "versions": {
             "python": platform.python_version(),
-            **{package: version(package) for package in ("mxnet", "numpy", *packages)},
+            **{package: version(package) for package in ("mxnet", "numpy", *packages) if _is_installed(package)},
         },
     }
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package is there: benchmarks of torch run without MXNet."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from echo.plans.variables import DEBUG_VARIABLE
 from tests.support.parts import is_slow, mark_slow, name_of, share
 
-pytest_plugins = [f"tests.support.fixtures_{topic}" for topic in ("golden", "isolation", "planning")]
+# `make test-torch` has no MXNet: its tests need none of these fixtures.
+TOPICS = ("golden", "isolation", "planning") if importlib.util.find_spec("mxnet") else ()
+pytest_plugins = [f"tests.support.fixtures_{topic}" for topic in TOPICS]
 os.environ[DEBUG_VARIABLE] = "check"  # also for the processes that tests start
 
 

@@ -20,8 +20,8 @@ from echo.native import planner_library
 class LiveEvaluator:
     """Evaluates schedules by live bytes: the native scheduler does, or `echo.ir.schedule.replay` where that is missing.
 
-    Graphs of nodes with one output each that work nowhere in place, as `echo.policies.data_graph` reads them. Match
-    ranges make no difference. Not thread-safe: one evaluator a thread.
+    Graphs whose nodes work nowhere in place, as `echo.policies.data_graph` reads them; all outputs of a recomputed node
+    are recomputed. Match ranges make no difference. Not thread-safe: one evaluator a thread.
     """
 
     def __init__(self, training: TrainingGraph, seconds: Sequence[float]) -> None:
@@ -51,8 +51,8 @@ class LiveEvaluator:
         return executed
 
     def _schedule(self, recompute: RecomputeMask, schedule: RecomputeSchedule | None) -> RecomputeSchedule:
-        # one output a node: entries have the numbers of their nodes
-        return {**once(self._training, recompute.nonzero()[0].tolist()), **(schedule or {})}
+        nodes = np.unique(self._training.node_of[recompute.nonzero()[0]]).tolist()
+        return {**once(self._training, nodes), **(schedule or {})}
 
 
 def _simulator(

@@ -87,13 +87,14 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
     """Runs these nodes in this order, and trusts nothing that made the order: the certificate of a schedule.
 
     A node reads the latest value of each input. A value is alive from when it is made until it is read for the last
-    time; a node's outputs are counted before its inputs are freed. Memory that is not the planner's, and work in
-    place, is left out.
+    time; a node's outputs are counted before its inputs are freed. What lives to the end is the value that was made
+    first. Memory that is not the planner's, and work in place, is left out.
 
     Raises:
         ValueError: a node runs before its inputs are there, or does not run at all.
     """
     nodes = training.nodes
+    first_run: dict[int, int] = {}
     last_run: dict[int, int] = {}
     last_use: dict[tuple[int, int], int] = {}  # (step at which it was made, output)
     for step, number in enumerate(order):
@@ -104,12 +105,13 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
                 raise ValueError(f"step {step}: {nodes[number].name!r} reads {nodes[entry.node].name!r} before it ran")
             last_use[last_run[entry.node], entry.index] = step
         last_run[number] = step
+        first_run.setdefault(number, step)
     missing = [node.name for number, node in training.operators() if number not in last_run]
     if missing:
         raise ValueError(f"{missing[0]!r} does not run")
     for entry in training.outputs:
-        if entry.node in last_run:
-            last_use[last_run[entry.node], entry.index] = len(order)
+        if entry.node in first_run:
+            last_use[first_run[entry.node], entry.index] = len(order)
     return Replayed(_peak(training, order, last_use), sum(seconds[number] for number in order))
 
 

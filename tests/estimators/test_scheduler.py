@@ -9,7 +9,10 @@ import pytest
 from echo.errors import NativeError
 from echo.estimators import scheduler
 from echo.estimators.scheduler import CHUNKS, LIVE, LiveEvaluator, Scheduler
+from echo.ir.graph import Entry
 from echo.ir.schedule import replay, steps_of
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType
 from echo.policies.data_graph import problem_of_graph
 from tests.support.data_graphs import chain, random_graph
 
@@ -66,6 +69,28 @@ def test_steps_bytes_and_seconds_are_those_of_the_specification() -> None:
         replayed = replay(training, [step.node for step in steps], seconds)
         assert found.bytes == replayed.bytes, f"seed {seed}"
         assert found.seconds == pytest.approx(replayed.seconds - sum(seconds)), f"seed {seed}: the copies alone"
+
+
+def test_outputs_of_several_live_to_the_end_where_the_forward_pass_left_them() -> None:
+    """Nodes of two outputs, some of which live to the end: recomputed ones are alive twice."""
+    twice = 0
+    for seed in range(60):
+        generator = random.Random(seed)
+        training, seconds = random_graph(seed, generator.randint(4, 20))
+        nodes = [
+            node.having(outputs=(*node.outputs, TensorType((generator.choice((0, 3)),), 3))) for node in training.nodes
+        ]
+        forward = [number for number, node in training.operators() if node.forward]
+        backward = [number for number, node in training.operators() if not node.forward]
+        ends = tuple(Entry(number, generator.choice((0, 1))) for number in generator.sample(forward, 3))
+        training = TrainingGraph(tuple(nodes), ends, 3, 0)
+        splits = {number: sorted(generator.sample(backward, 2)) for number in forward[:-1] if generator.random() < 0.5}
+        steps = steps_of(training, splits)
+        replayed = replay(training, [step.node for step in steps], seconds)
+        assert Scheduler(training, seconds).simulate(splits).bytes == replayed.bytes, f"seed {seed}"
+        again = {step.node for step in steps if step.node != step.position}
+        twice += any(entry.node in again for entry in ends)
+    assert twice > 20
 
 
 def test_a_budget_is_kept_and_what_has_room_in_it() -> None:

@@ -162,3 +162,66 @@ def test_the_least_that_is_reached() -> None:
     assert solve_graph(RecomputeNone(), *chain(20), max_bytes=0).value.bytes == 22
     assert solve_graph(RecomputeAll(), *chain(20), max_bytes=0).value.bytes == 22
     assert solve_graph(Search(), *chain(20), max_bytes=0).value.bytes <= 8
+
+
+def several_outputs() -> dict[str, Any]:
+    """A node of two outputs, of which the second lives to the end, and one that must not run again."""
+    return {
+        "loss": "loss",
+        "outputs": ["loss", ["a", 1]],
+        "nodes": [
+            {"id": "a", "op": "norm", "cost": 1, "bytes": [8, 2], "deps": []},
+            {"id": "b", "op": "bernoulli", "cost": 1, "bytes": 4, "deps": ["a"], "recompute": False},
+            {"id": "loss", "op": "loss", "cost": 0, "bytes": 1, "deps": ["b", ["a", 1]]},
+            {"id": "ga", "op": "grad", "cost": 1, "bytes": 16, "deps": [["a", 0], "b", "loss"]},
+        ],
+    }
+
+
+def test_outputs_live_to_the_end_and_are_separate_values() -> None:
+    training, _ = dag_of(several_outputs())
+    assert [tuple(entry)[:2] for entry in training.outputs] == [(2, 0), (0, 1)]
+    assert [tensor.bytes for tensor in training.nodes[0].outputs] == [8, 2]
+    assert training.planned_bytes == 8 + 2 + 4 + 1 + 16
+    without = {**several_outputs(), "outputs": []}
+    assert dag_of(without).training.planned_bytes == 8 + 4 + 1 + 16, "the second output ends with the loss"
+
+
+def test_node_that_must_not_run_again_is_no_candidate() -> None:
+    problem = problem_of_graph(*dag_of(several_outputs()))
+    assert {number: len(entries) for number, entries in problem.candidates.items()} == {0: 2, 2: 1}
+    assert sorted(problem_of_graph(*dag_of(several_outputs()), banned={0}).candidates) == [2]
+
+
+def test_several_outputs_are_evaluated_as_they_are_replayed() -> None:
+    problem = problem_of_graph(*dag_of(several_outputs()))
+    value = problem.value(problem.splits([0]))
+    assert (value.bytes, value.seconds) == (2 + 4 + 1 + 16 + 8, 1e-3), "the copy's second output is freed at once"
+    assert problem.evaluator.executed(problem.choice([0])).tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"bytes": [4, -1]}, "bytes: expected a whole number, zero or more, got -1"),
+    ({"bytes": []}, r"bytes: expected a whole number, zero or more, got \[\]"),
+    ({"deps": [["a", 2]]}, "deps: node 'a' has 2 outputs, got number 2"),
+    ({"recompute": "no"}, "recompute: expected true or false, got 'no'"),
+])  # fmt: skip
+def test_fields_of_several_outputs_are_checked(change: dict[str, Any], message: str) -> None:
+    value = several_outputs()
+    value["nodes"][1].update(change)
+    with pytest.raises(GraphError, match=message):
+        dag_of(value)
+    for outputs in (7, ["q"], [["a", 5]]):
+        with pytest.raises(GraphError, match="outputs: "):
+            dag_of({**several_outputs(), "outputs": outputs})
+
+
+def test_starts_are_improved_and_never_lost() -> None:
+    """With no effort of its own, a search for a budget returns at worst the schedule that it was given."""
+    training, seconds = chain(40)
+    problem = problem_of_graph(training, seconds)
+    start = problem.splits(range(1, 40))
+    budget = problem.value(start).bytes
+    solved = solve_graph(RecomputeNone(), training, seconds, max_bytes=budget, starts=[start], simulations=1)
+    assert solved.planned_bytes <= budget
+    assert solved.seconds <= problem.value(start).seconds

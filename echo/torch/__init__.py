@@ -1,0 +1,14 @@
+"""echo's planner behind ``torch.compile``: a memory budget in bytes, kept by recomputation. Needs torch, not MXNet.
+
+::
+
+    import echo.torch
+
+    model = torch.compile(model, backend=echo.torch.backend(memory_budget="6GB"))
+"""
+
+from echo.torch.backends import Backend, Partitioner, backend
+from echo.torch.planner import GraphPlan
+from echo.torch.tracker import PeakTracker, tracking
+
+__all__ = ["Backend", "GraphPlan", "Partitioner", "PeakTracker", "backend", "tracking"]

@@ -1,0 +1,188 @@
+"""echo behind ``torch.compile``: a backend, and the partitioner that it and other roads into torch share.
+
+::
+
+    model = torch.compile(model, backend=echo.torch.backend(memory_budget="6GB"))
+
+Whatever fails while a graph is planned costs one warning, and torch's own partitioner divides that graph. Only a budget
+that cannot be kept is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, fields
+from typing import Any, Callable, Iterable, Sequence
+
+from torch import fx
+
+from echo.errors import REPORT, BudgetError, OptionError, VerificationError, one_line
+from echo.system.process import Deadline
+from echo.system.threads import ONCE
+from echo.torch import compat
+from echo.torch.capture import joint_graph
+from echo.torch.cost import seconds_of
+from echo.torch.partition import partitioned
+from echo.torch.planner import GraphPlan, is_replayed, plan_graph
+from echo.torch.verify import differences
+
+logger = logging.getLogger(__name__)
+
+RATIOS = (1.0, 0.5)  # budgets of torch's own partitioner from whose saved sets the search starts
+
+
+@dataclass
+class Partitioner:
+    """Divides joint graphs into forward and backward graphs: a ``partition_fn`` of AOTAutograd.
+
+    Args:
+        memory_budget: the most bytes alive at once in a step of one compiled graph, activations and gradients without
+            parameters and inputs: bytes, a size such as ``"6GB"``, or a part of what the graph needs without echo, such
+            as ``0.5``. None: torch's own partitioner, unless there is a ``max_overhead``.
+        max_overhead: the time of recomputation at most, as a part of the step: 0.1 is 10 %.
+        keep: names of nodes or operators (``"mm"``) that never run again.
+        allow: custom operators (``"mylib::gelu"``) that are functions of their arguments, and may run again.
+        fused: whether pointwise operators become one kernel, as under Inductor (`echo.torch.cost`).
+        max_planning: seconds that the search for a plan may take.
+        verify: compare one step with torch's default partition on made-up inputs; a plan that differs is not used.
+        strict: raise errors instead of leaving a graph to torch's own partitioner.
+
+    ``plans`` has a `GraphPlan` for each graph that was planned, in the order in which torch compiled them.
+    """
+
+    memory_budget: int | float | str | None = None
+    max_overhead: float | None = None
+    keep: Iterable[str] = ()
+    allow: Iterable[str] = ()
+    fused: bool = False
+    max_planning: float = 10.0
+    verify: bool = False
+    strict: bool = False
+    plans: list[GraphPlan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        compat.check_version()
+        for name in ("keep", "allow"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise OptionError(f"{name}: expected a list of names, got {value!r}")
+        if not self.max_planning > 0:
+            raise OptionError(f"max_planning: expected seconds above zero, got {self.max_planning!r}")
+        if self.max_overhead is not None and not self.max_overhead >= 0:
+            raise OptionError(f"max_overhead: expected zero or more, got {self.max_overhead!r}")
+        if self.memory_budget is not None:
+            from echo.plans.options import budget_bytes
+
+            budget_bytes(self.memory_budget, 1 << 40)  # raises for what is no budget
+
+    def __call__(
+        self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """The forward and backward graphs of a joint graph.
+
+        Raises:
+            BudgetError: the budget is below the least that was reached; ``torch.compile`` raises it as the
+                ``inner_exception`` of its own error.
+        """
+        if self.memory_budget is None and self.max_overhead is None:
+            return self._own(module, inputs, options)
+        try:
+            return self._planned(module, inputs, options)
+        except (BudgetError, OptionError):
+            raise
+        except Exception as error:
+            if self.strict:
+                raise
+            text = f"torch's own partitioner divides a graph, because planning failed: {one_line(error)}. {REPORT}"
+            logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s", text)
+            return self._own(module, inputs, options)
+
+    def _own(
+        self, module: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """What torch does without echo."""
+        own = compat.min_cut_partition if self.fused else compat.default_partition
+        return own(module, inputs, **options)
+
+    def _planned(
+        self, module: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        whole = compat.without_duplicates(module) if self.fused else compat.copied(module)
+        with compat.on_real_tensors():
+            joint = joint_graph(whole, options["num_fwd_outputs"], self.allow)
+            seconds = seconds_of(joint, fused=self.fused)
+        plan = plan_graph(
+            joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, keep=self.keep,
+            saved=self._saved_by_torch(whole, inputs, options), deadline=Deadline.after(self.max_planning),
+        )  # fmt: skip
+        if not is_replayed(joint, plan, seconds):
+            raise VerificationError("a replay of the plan does not come to its peak")
+        pair = partitioned(whole, joint, plan.schedule, inputs, **options)
+        if self.verify:
+            wrong = differences(pair, whole, inputs, **options)
+            if wrong:
+                raise VerificationError(f"results differ from torch's default partition: {', '.join(wrong)}")
+        self.plans.append(plan)
+        logger.info("echo: %s", plan)
+        return pair
+
+    def _saved_by_torch(
+        self, module: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]
+    ) -> list[list[str]]:
+        """What torch's own partitioner saves; a search does without where that fails."""
+        found = []
+        for ratio in RATIOS:
+            try:
+                found.append(compat.saved_names(module, inputs, ratio, **options))
+            except Exception as error:  # torch's, for graphs of which its solvers make nothing
+                logger.debug("echo: no start from torch's partitioner at %s: %s", ratio, one_line(error))
+        return found
+
+
+class Backend:
+    """A backend of ``torch.compile``; ``partitioner.plans`` are the plans of the graphs that it compiled."""
+
+    __name__ = "echo"
+
+    def __init__(self, partitioner: Partitioner, compiled: Callable[..., Any]) -> None:
+        self.partitioner, self._compiled = partitioner, compiled
+
+    @property
+    def plans(self) -> list[GraphPlan]:
+        """The plans of all graphs that were compiled so far."""
+        return self.partitioner.plans
+
+    def __call__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compiles a graph of Dynamo's."""
+        result: Callable[..., Any] = self._compiled(module, inputs)
+        return result
+
+
+def backend(
+    memory_budget: int | float | str | None = None,
+    *,
+    compiler: str | Callable[..., Any] = "inductor",
+    **options: Any,
+) -> Backend:
+    """A backend for ``torch.compile`` that keeps a memory budget by recomputation.
+
+    Args:
+        memory_budget: as for `Partitioner`, for each graph that ``torch.compile`` makes of the model.
+        compiler: ``"inductor"``; ``"aot_eager"``, which runs operator by operator and keeps every bit of eager mode; or
+            a function from a graph module and its inputs to a function of a list of inputs, as AOTAutograd takes.
+        options: the other fields of `Partitioner`. ``fused`` is True for Inductor, else False.
+
+    Raises:
+        OptionError: an option is unknown or has a value that makes no sense.
+        UnsupportedError: this version of torch is not supported, or not with this compiler.
+    """
+    known = {item.name for item in fields(Partitioner)} - {"plans", "memory_budget"}
+    for name in options:
+        if name not in known:
+            raise OptionError(f"unknown option {name!r}: expected one of {', '.join(sorted(known))}")
+    if isinstance(compiler, str) and compiler not in ("inductor", "aot_eager"):
+        raise OptionError(f'compiler: expected "inductor", "aot_eager" or a function, got {compiler!r}')
+    partitioner = Partitioner(memory_budget, **{"fused": compiler == "inductor", **options})
+    if compiler == "inductor":
+        return Backend(partitioner, compat.inductor_with(partitioner, repr(partitioner)))
+    return Backend(partitioner, compat.eager_with(partitioner, None if isinstance(compiler, str) else compiler))

@@ -1,0 +1,327 @@
+"""AOTAutograd's joint graph as a problem for echo's planner.
+
+The planner's unit is the storage, as in torch's allocator: a view costs nothing, and holds the storage that it looks
+at. Each operator that makes storages is a node of the training graph with one output for each of them. Parameters,
+inputs and tangents are variables: their memory is not the planner's. Outputs of the model and gradients live to the end
+of the step. Numbers (sizes that torch traces) take no bytes and are saved, never computed again. Dropout is two nodes,
+of which the first draws the mask and never runs again, and the second is the product with it.
+
+What the model's outputs need is the forward pass, in torch's order. The rest is the backward pass; of it, what depends
+on no tangent moves to just before its first reader, as Autograd would run it.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import fx
+
+from echo.errors import GraphError, UnsupportedError
+from echo.ir.graph import VARIABLE, Entry
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
+from echo.policies.data_graph import data_graph
+from echo.torch import compat, safety
+
+_UINT8 = 3  # MXNet's type flag: one byte an element
+_GPU_BLOCK = 512  # bytes, of which torch's CUDA allocator hands out multiples
+
+
+@dataclass(frozen=True)
+class JointGraph:
+    """A joint graph and its training graph.
+
+    ``order`` has the fx node of each node of ``training``: variables, the forward pass, the backward pass. A dropout is
+    there twice, with ``number_of`` its product; ``masks`` has for it the number of the node that draws. ``aliases``
+    maps each view to the node whose memory it looks at, ``reasons`` each forward node that must not run again to the
+    reason. ``forward`` and ``backward`` are all nodes of the passes in order, views and numbers too. ``outputs`` are
+    the model's outputs, ``gradients`` what the backward pass returns; either may contain None.
+    """
+
+    training: TrainingGraph
+    order: tuple[fx.Node, ...]
+    number_of: Mapping[fx.Node, int]
+    masks: Mapping[fx.Node, int]
+    aliases: Mapping[fx.Node, fx.Node]
+    reasons: Mapping[fx.Node, str]
+    forward: tuple[fx.Node, ...]
+    backward: tuple[fx.Node, ...]
+    outputs: tuple[Any, ...]
+    gradients: tuple[Any, ...]
+
+    def storage_of(self, node: fx.Node) -> Entry | None:
+        """The entry in whose memory a node's (first) output lies, None for a number."""
+        return _Storages(self.aliases, self.number_of, self.masks).entry(node)
+
+
+def is_tangent(node: fx.Node) -> bool:
+    """Whether a node is a gradient of an output, which the backward pass is given."""
+    return node.op == "placeholder" and "tangents" in str(node.target)
+
+
+def joint_graph(module: fx.GraphModule, num_forward_outputs: int, allowed: Iterable[str] = ()) -> JointGraph:
+    """Reads a joint graph; ``allowed`` are custom operators that may run again (`echo.torch.safety`).
+
+    Raises:
+        UnsupportedError: it has tensors without a storage (sparse ones, subclasses), or no backward pass.
+        GraphError: it has no output.
+    """
+    return _Reader(module, num_forward_outputs, frozenset(allowed)).read()
+
+
+def nbytes(value: Any) -> int:
+    """The bytes of the storage of a (fake) tensor, as torch's allocator of its device counts them; 0 for others.
+
+    Sizes that torch traces as symbols count as their hints: those of the first batch.
+    """
+    if not isinstance(value, torch.Tensor):
+        return 0
+    size = value.untyped_storage().nbytes()
+    whole = size if isinstance(size, int) else int(size.node.hint)
+    return whole if value.device.type == "cpu" else -(-whole // _GPU_BLOCK) * _GPU_BLOCK
+
+
+def storage_key(value: Any) -> int | None:
+    """What is equal for tensors that share a storage; None for what is no tensor."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    try:
+        return int(value.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError) as error:
+        raise UnsupportedError(f"a tensor of layout {value.layout} has no storage: {error}") from error
+
+
+def values_of(node: fx.Node) -> list[Any]:
+    """The traced outputs of a node."""
+    value = node.meta.get("val")
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def aliased(node: fx.Node) -> fx.Node | None:
+    """The input in whose memory all of a node's outputs lie; None where it makes memory of its own."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        return node.all_input_nodes[0]
+    keys = {storage_key(value) for value in values_of(node)} - {None}
+    if len(keys) != 1:
+        return None
+    (key,) = keys
+    for read in node.all_input_nodes:
+        if any(storage_key(value) == key for value in values_of(read)):
+            return read
+    return None
+
+
+@dataclass(frozen=True)
+class _Storages:
+    """Finds the entries of a training graph in which values lie."""
+
+    aliases: Mapping[fx.Node, fx.Node]
+    number_of: Mapping[fx.Node, int]
+    masks: Mapping[fx.Node, int]
+
+    def entry(self, node: fx.Node) -> Entry | None:
+        output = 0
+        while node not in self.number_of:
+            if node not in self.aliases:
+                return None
+            base = self.aliases[node]
+            if node.target is operator.getitem and base in self.masks:
+                return Entry(self.masks[base] if node.args[1] == 1 else self.number_of[base])
+            if node.target is operator.getitem and base in self.number_of:
+                output = self._first_in_storage(base, node.args[1])
+            node = base
+        return Entry(self.number_of[node], output)
+
+    @staticmethod
+    def _first_in_storage(node: fx.Node, index: Any) -> int:
+        """The first output of a node that lies in the memory of this one."""
+        keys = [storage_key(value) for value in values_of(node)]
+        return int(index) if keys[index] is None else keys.index(keys[index])
+
+
+class _Reader:
+    def __init__(self, module: fx.GraphModule, num_forward_outputs: int, allowed: frozenset[str]) -> None:
+        self.nodes = [node for node in module.graph.nodes if node.op != "output"]
+        self.allowed = allowed
+        ends = [node for node in module.graph.nodes if node.op == "output"]
+        if len(ends) != 1:
+            raise GraphError(f"expected one output of a joint graph, got {len(ends)}")
+        flat = _flat(ends[0].args)
+        self.outputs, self.gradients = flat[:num_forward_outputs], flat[num_forward_outputs:]
+        self.place = {node: place for place, node in enumerate(self.nodes)}
+        self.aliases = {node: alias for node in self.nodes
+                        if not safety.is_mutable(node) and (alias := aliased(node)) is not None}  # fmt: skip
+        self.returned = compat.written_inputs(module, num_forward_outputs)
+        self.after_tangents = self._after_tangents()
+
+    def _after_tangents(self) -> set[fx.Node]:
+        found: set[fx.Node] = set()
+        for node in self.nodes:
+            if is_tangent(node) or any(read in found for read in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    def read(self) -> JointGraph:
+        forward = self._forward()
+        backward = self._backward(set(forward))
+        if not any(isinstance(node, fx.Node) for node in self.gradients):
+            raise UnsupportedError("the graph has no backward pass")
+        order = [node for node in self.nodes if node.op in ("placeholder", "get_attr")]
+        masks: dict[fx.Node, int] = {}
+        for node in filter(self._makes_memory, [*forward, *backward]):
+            if mask_of(node) is not None:
+                masks[node] = len(order)
+                order.append(node)
+            order.append(node)
+        number_of = {node: number for number, node in enumerate(order)}
+        storages = _Storages(self.aliases, number_of, masks)
+        maker = _Maker(storages, set(forward), self._written_variables(storages), self.allowed)
+        nodes = [maker.made(number, node) for number, node in enumerate(order)]
+        ends = [storages.entry(node) for node in [*self.outputs, *self.gradients] if isinstance(node, fx.Node)]
+        graph = data_graph(nodes, list(dict.fromkeys(end for end in ends if end is not None)), (0.0,) * len(nodes))
+        return JointGraph(graph.training, tuple(order), number_of, masks, self.aliases, maker.reasons, tuple(forward),
+                          tuple(backward), tuple(self.outputs), tuple(self.gradients))  # fmt: skip
+
+    def _makes_memory(self, node: fx.Node) -> bool:
+        """Whether a node is an operator of the training graph: it makes a storage, or has an effect."""
+        if node in self.aliases:
+            return False
+        return _has_effect(node) or any(isinstance(value, torch.Tensor) for value in values_of(node))
+
+    def _forward(self) -> list[fx.Node]:
+        """What the outputs need, what writes into an input, and numbers that need no tangent, in torch's order."""
+        needed = [node for node in self.outputs if isinstance(node, fx.Node)]
+        needed += [node for node in self.nodes if self._has_to_be_in_forward(node)]
+        found = _with_inputs(needed)
+        if any(node in self.after_tangents for node in found):
+            raise UnsupportedError("the forward pass depends on a tangent")
+        for node in self.nodes:  # the backward pass may read outputs of a node that the forward pass does not
+            if node.target is operator.getitem and node.all_input_nodes[0] in found:
+                found.add(node)
+        return [node for node in self.nodes if node in found and node.op == "call_function"]
+
+    def _has_to_be_in_forward(self, node: fx.Node) -> bool:
+        if node.op != "call_function" or node in self.after_tangents:
+            return False
+        if node.meta.get("partitioner_tag") in ("must_be_in_backward", "is_backward"):
+            return False
+        is_number = not any(isinstance(value, torch.Tensor) or value is None for value in values_of(node))
+        return _has_effect(node) or is_number
+
+    def _backward(self, forward: set[fx.Node]) -> list[fx.Node]:
+        """All other nodes that something needs; those without a tangent just before their first reader."""
+        ends = [node for node in self.gradients if isinstance(node, fx.Node)]
+        needed = _with_inputs([*ends, *filter(_has_effect, self.nodes)])
+        nodes = [node for node in self.nodes if node in needed and node not in forward and node.op == "call_function"]
+        first_use: dict[fx.Node, int] = {}
+        for node in reversed(nodes):
+            uses = [first_use[user] for user in node.users if user in first_use]
+            pinned = node in self.after_tangents or safety.is_mutable(node) or not uses
+            first_use[node] = self.place[node] if pinned else min(uses)
+        return sorted(nodes, key=lambda node: (first_use[node], first_use[node] == self.place[node], self.place[node]))
+
+    def _written_variables(self, storages: _Storages) -> set[int]:
+        """The variables into which a step writes: a later run of their readers would read other values."""
+        written = {storages.number_of[node] for node in self.returned}
+        for node in self.nodes:
+            if node.op == "call_function" and safety.is_mutable(node):
+                entries = [storages.entry(read) for read in _arguments_written(node)]
+                written.update(entry.node for entry in entries if entry is not None)
+        return written
+
+
+def _has_effect(node: fx.Node) -> bool:
+    return node.op == "call_function" and (safety.is_mutable(node) or bool(node.is_impure()))
+
+
+def _arguments_written(node: fx.Node) -> Iterator[fx.Node]:
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            yield from (one for one in _flat(value) if isinstance(one, fx.Node))
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in _flat(item)]
+    return [value]
+
+
+def _with_inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += node.all_input_nodes
+    return found
+
+
+def mask_of(node: fx.Node) -> fx.Node | None:
+    """The mask of a dropout whose output is the product of its input, the mask and a number, to the bit."""
+    if safety.operator_name(node) != "native_dropout" or len(node.args) < 3 or node.args[2] is not True:
+        return None
+    value = node.meta["val"][0]
+    if value.device.type != "cpu" or not 0 < float(node.args[1]) < 1:
+        return None
+    return next((user for user in node.users if user.target is operator.getitem and user.args[1] == 1), None)
+
+
+@dataclass
+class _Maker:
+    """Makes nodes of a training graph, and notes why some must not run again."""
+
+    storages: _Storages
+    forward: set[fx.Node]
+    written: set[int]
+    allowed: frozenset[str]
+    reasons: dict[fx.Node, str] = field(default_factory=dict)
+
+    def made(self, number: int, node: fx.Node) -> TrainingNode:
+        if node.op != "call_function":
+            return TrainingNode(VARIABLE, node.name, (TensorType((0,), _UINT8),))
+        entries = [self.storages.entry(read) for read in node.all_input_nodes]
+        reads = tuple(dict.fromkeys(entry for entry in entries if entry is not None))
+        name, sizes = safety.operator_name(node), _sizes(node)
+        forward, fixed = node in self.forward, False
+        if self.storages.masks.get(node) == number:
+            return self._node(f"{name}_mask", f"{node.name}_mask", sizes[1:], reads, number, forward, True)
+        if node in self.storages.masks:
+            reads, sizes = (*reads, Entry(self.storages.masks[node])), sizes[:1]
+            fixed = bool(self._why_not_variables(reads))
+        elif forward:
+            reason = safety.why_not_again(node, self.allowed) or self._why_not_variables(reads)
+            fixed = bool(reason)
+            if reason:
+                self.reasons[node] = reason
+        return self._node(name, node.name, sizes, reads, number, forward, fixed)
+
+    def _why_not_variables(self, reads: Sequence[Entry]) -> str:
+        written = any(entry.node in self.written for entry in reads)
+        return "it reads an input that is written in the same step" if written else ""
+
+    @staticmethod
+    def _node(
+        op: str, name: str, sizes: Sequence[int], reads: tuple[Entry, ...], number: int, forward: bool, fixed: bool
+    ) -> TrainingNode:
+        outputs = tuple(TensorType((size,), _UINT8) for size in sizes)
+        return TrainingNode(
+            op, name, outputs, reads, forward=forward, original=number if forward else None, stateful=fixed
+        )
+
+
+def _sizes(node: fx.Node) -> list[int]:
+    """The bytes that each output adds: none where it lies in the memory of an input, or of an output before it."""
+    seen = {storage_key(value) for read in node.all_input_nodes for value in values_of(read)}
+    sizes = []
+    for value in values_of(node):
+        key = storage_key(value)
+        sizes.append(0 if key in seen else nbytes(value))
+        seen.add(key)
+    return sizes

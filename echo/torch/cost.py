@@ -1,0 +1,265 @@
+"""Seconds of the nodes of a torch graph on the user's device: what a second run of each would take.
+
+Products, convolutions and attention are run and timed, each signature once in a process. Other operators count by the
+bytes that they move, at the bandwidth that a copy reaches on the device, plus the time of a call.
+
+With ``fused``, as under Inductor, a chain of pointwise operators is one kernel: only what it reads from outside and
+what others read of it moves through memory, so that an intermediate value costs nothing and its readers nothing for it.
+Such a value is nearly free to compute again. Without it, as under ``aot_eager``, every operator reads and writes, and
+pointwise operators are timed too: on a CPU an exponential takes longer than its bytes do.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Hashable, Iterator, Mapping, Sequence
+
+import torch
+from torch import fx
+from torch.utils import _pytree
+
+from echo.ir.ops import is_heavy_in_torch
+from echo.system.process import Deadline
+from echo.torch import safety
+from echo.torch.capture import JointGraph, nbytes, storage_key, values_of
+
+# Seconds by device and signature, and rates by device: they stay the same while a process lives.
+SECONDS: dict[Hashable, float] = {}
+
+_MEASURING = 6.0  # seconds for the timing of one graph; what is left then counts by its bytes
+_RUNS, _LONG = 4, 0.05  # runs of one operator, of which the fastest counts; seconds after which one run will do
+_COPIED = 16 << 20  # bytes of the array whose copy shows the bandwidth: more than the caches of most processors
+_PRODUCT = 512  # rows and columns of the product that shows the rate of products
+_HEAVY_MORE = frozenset({
+    "addbmm", "baddbmm", "convolution_backward", "convolution_overrideable", "linear", "linear_backward", "scaled_mm",
+    "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "thnn_fused_lstm_cell", "cudnn_rnn", "einsum", "int_mm",
+})  # fmt: skip
+_VIEWS = frozenset({
+    "view", "_unsafe_view", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select", "t", "alias",
+    "detach", "getitem",
+})  # fmt: skip
+# Pointwise operators without torch's tag, among them those that Inductor computes where they are read.
+_POINTWISE = frozenset({
+    "_to_copy", "clone", "convert_element_type", "full", "full_like", "gelu_backward", "iota", "inductor_lookup_seed",
+    "inductor_random", "native_dropout_backward", "ones_like", "scalar_tensor", "tanh_backward", "sigmoid_backward",
+    "threshold_backward", "where", "zeros_like",
+})  # fmt: skip
+
+
+def seconds_of(joint: JointGraph, *, fused: bool) -> tuple[float, ...]:
+    """The seconds of each node of the training graph; 0 for variables.
+
+    The first call in a process runs operators on the device for some seconds; no random number is drawn.
+    """
+    deadline = Deadline.after(_MEASURING)
+    groups = fusion_groups(joint) if fused else {}
+    with torch.no_grad():
+        return tuple(
+            0.0 if joint.masks.get(node) == number else _seconds(node, joint, groups, fused, deadline)
+            for number, node in enumerate(joint.order)
+        )
+
+
+def is_heavy(node: fx.Node) -> bool:
+    """Whether the time of an operator grows faster than its bytes."""
+    name = safety.operator_name(node)
+    return is_heavy_in_torch(name) or name.strip("_") in _HEAVY_MORE or "scaled_dot_product" in name
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether Inductor computes each element of a node's output from elements at the same place."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    tag = getattr(torch.Tag, "pointwise", None)
+    return (tag is not None and tag in target.tags) or safety.operator_name(node) in _POINTWISE
+
+
+def fusion_groups(joint: JointGraph) -> dict[fx.Node, int]:
+    """The fused kernel of each pointwise node: those that read each other and have as many elements share one.
+
+    A simple model: Inductor also fuses reductions with what they read, and splits very large kernels.
+    """
+    group: dict[fx.Node, int] = {}
+    for nodes in (joint.forward, joint.backward):
+        for node in nodes:
+            if node in joint.number_of and is_pointwise(node):
+                near = [
+                    read for read in _through_views(node, joint) if read in group and _elements(read) == _elements(node)
+                ]
+                group[node] = group[near[0]] if near else len(group)
+    return group
+
+
+def _through_views(node: fx.Node, joint: JointGraph) -> Iterator[fx.Node]:
+    for read in node.all_input_nodes:
+        while read in joint.aliases and read not in joint.number_of:
+            read = joint.aliases[read]
+        yield read
+
+
+def _elements(node: fx.Node) -> int:
+    value = values_of(node)[0]
+    return int(nbytes(value) // value.element_size()) if isinstance(value, torch.Tensor) else 0
+
+
+def _seconds(node: fx.Node, joint: JointGraph, groups: Mapping[fx.Node, int], fused: bool, deadline: Deadline) -> float:
+    if node.op != "call_function":
+        return 0.0
+    device = _device(node)
+    moved = _bytes_moved(node, joint, groups)
+    by_bytes = moved / _rate(device, _bandwidth) if moved else 0.0
+    if fused and not is_heavy(node):
+        return by_bytes + (0.0 if node in groups else _rate(device, _call))
+    if _may_be_timed(node):
+        measured = _timed(node, device, deadline)
+        if measured is not None:
+            return measured
+    flops = _flops(node)
+    by_flops = flops / _rate(device, _flop_rate) if flops else 0.0
+    return max(by_bytes, by_flops) + _rate(device, _call)
+
+
+def _bytes_moved(node: fx.Node, joint: JointGraph, groups: Mapping[fx.Node, int]) -> int:
+    """The bytes that a node reads and writes, less what stays inside of its kernel."""
+    own = groups.get(node)
+    reads = {read for read in _through_views(node, joint) if own is None or groups.get(read) != own}
+    read_bytes = sum(_tensor_bytes(read) for read in reads)
+    if own is not None and all(groups.get(user) == own for user in _users(node)):
+        return read_bytes
+    return read_bytes + _tensor_bytes(node)
+
+
+def _users(node: fx.Node) -> Iterator[fx.Node]:
+    """The readers of a node, and of views of it."""
+    for user in node.users:
+        if safety.operator_name(user) in _VIEWS:
+            yield from _users(user)
+        else:
+            yield user
+
+
+def _tensor_bytes(node: fx.Node) -> int:
+    sizes = {storage_key(value): nbytes(value) for value in values_of(node) if isinstance(value, torch.Tensor)}
+    return sum(sizes.values())
+
+
+def _device(node: fx.Node) -> torch.device:
+    for one in (node, *node.all_input_nodes):
+        for value in values_of(one):
+            if isinstance(value, torch.Tensor):
+                return value.device
+    return torch.device("cpu")
+
+
+# Timing.
+
+
+def _may_be_timed(node: fx.Node) -> bool:
+    """Whether a run of a node on made-up inputs changes nothing and cannot fail on their values."""
+    return not safety.why_not_again(node) and not any(
+        isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
+        and safety.operator_name(node).startswith(("scatter", "gather", "index"))
+        for read in node.all_input_nodes for value in values_of(read)
+    )  # fmt: skip
+
+
+def _timed(node: fx.Node, device: torch.device, deadline: Deadline) -> float | None:
+    """The seconds of an operator, None where it could not be timed."""
+    key = (str(device), *_signature(node))
+    if key not in SECONDS:
+        if deadline.is_over:
+            return None
+        try:
+            SECONDS[key] = _run(_call_of(node), device)
+        except Exception:  # whatever an operator raises for made-up values, or because memory is short
+            return None
+    return SECONDS[key]
+
+
+def _call_of(node: fx.Node) -> Callable[[], Any]:
+    args, kwargs = _pytree.tree_map_only(fx.Node, _made_up, (node.args, node.kwargs))
+    target: Callable[..., Any] = node.target
+    return lambda: target(*args, **kwargs)
+
+
+def _made_up(node: fx.Node) -> Any:
+    """A tensor of the same shape, strides and type; the same number for numbers."""
+    return _pytree.tree_map_only(torch.Tensor, _filled, _pytree.tree_map_only(torch.SymInt, _hint, node.meta["val"]))
+
+
+def _filled(value: torch.Tensor) -> torch.Tensor:
+    shape, strides = [_hint(size) for size in value.shape], [_hint(stride) for stride in value.stride()]
+    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides)) if all(shape) else 0
+    flat = torch.full((count,), 0.5 if value.dtype.is_floating_point else 0, dtype=value.dtype, device=value.device)
+    return flat.as_strided(shape, strides)
+
+
+def _hint(size: Any) -> int:
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
+def _signature(node: fx.Node) -> tuple[str, str]:
+    def described(read: fx.Node) -> str:
+        return str([(tuple(map(_hint, value.shape)), tuple(map(_hint, value.stride())), value.dtype)
+                    if isinstance(value, torch.Tensor) else str(value) for value in values_of(read)])  # fmt: skip
+
+    return str(node.target), str(_pytree.tree_map_only(fx.Node, described, (node.args, node.kwargs)))
+
+
+def _run(call: Callable[[], Any], device: torch.device) -> float:
+    """The fastest of some runs, in seconds, after one that counts for nothing."""
+    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    best = float("inf")
+    for run in range(_RUNS + 1):
+        wait()
+        begin = time.perf_counter()
+        call()
+        wait()
+        took = time.perf_counter() - begin
+        if run or took > _LONG:
+            best = min(best, took)
+        if took > _LONG:
+            break
+    return best
+
+
+# Rates of a device.
+
+
+def _rate(device: torch.device, measure: Callable[[torch.device], float]) -> float:
+    key = (str(device), measure.__name__)
+    if key not in SECONDS:
+        SECONDS[key] = measure(device)
+    return SECONDS[key]
+
+
+def _bandwidth(device: torch.device) -> float:
+    """Bytes a second, reads and writes together."""
+    array = torch.zeros(_COPIED // 4, device=device)
+    target = torch.zeros_like(array)
+    return 2 * _COPIED / max(_run(lambda: target.copy_(array), device), 1e-9)
+
+
+def _flop_rate(device: torch.device) -> float:
+    """Operations a second of a product in float32."""
+    one = torch.full((_PRODUCT, _PRODUCT), 0.5, device=device)
+    return float(2 * _PRODUCT**3 / max(_run(lambda: torch.mm(one, one), device), 1e-9))
+
+
+def _call(device: torch.device) -> float:
+    """Seconds of an operator that does nothing."""
+    one = torch.zeros(1, device=device)
+    return _run(lambda: torch.neg(one), device)
+
+
+def _flops(node: fx.Node) -> float:
+    """Twice the multiplications of a product or convolution that could not be timed; 0 for others."""
+    if not is_heavy(node):
+        return 0.0
+    shapes: Sequence[Sequence[int]] = [
+        [_hint(size) for size in value.shape]
+        for read in node.all_input_nodes for value in values_of(read)[:1] if isinstance(value, torch.Tensor)
+    ]  # fmt: skip
+    inner = max((shape[-1] for shape in shapes if shape), default=1)
+    return 2.0 * _elements(node) * inner

@@ -1,0 +1,173 @@
+"""From a joint graph and a budget to a schedule: which nodes run again in the backward pass, and where.
+
+The search is the one of ``mxecho schedule`` (`echo.policies.data_graph`). It also starts from what torch's own
+partitioner saves: that set is a schedule here, too, of the same peak, so that the result is never worse by this model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, Sequence
+
+from echo.errors import BudgetError, OptionError
+from echo.estimators.storage_planner import Evaluation
+from echo.ir.schedule import RecomputeSchedule, once, replay, steps_of
+from echo.ir.training_graph import TrainingGraph
+from echo.plans.options import budget_bytes
+from echo.policies.data_graph import problem_of_graph, solve_graph
+from echo.policies.least import Known
+from echo.policies.problem import Problem
+from echo.policies.search import Search
+from echo.system.process import Deadline
+from echo.system.terminal import size_text
+from echo.torch.capture import JointGraph
+
+# Schedules that earlier searches ended with: a least that an error named is met when it is asked for, and no larger
+# budget is kept by a slower schedule than a smaller one was.
+KNOWN = Known()
+SIMULATIONS = 100_000  # of a step, that a search may take: fewer lose some tenths of a point on 1,000 nodes
+_MOST_HELD = 5  # values that an error or a text names
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """What runs again in one compiled graph, and what it gains by the model.
+
+    ``stock_bytes`` and ``peak_bytes`` are the most bytes alive at once without the plan and with it: activations and
+    gradients, without parameters and inputs. ``seconds`` is the time of a step without the plan,
+    ``recompute_seconds`` what the plan adds. ``schedule`` are positions by node number (`echo.ir.schedule`),
+    ``recomputed`` the names of the nodes that run again, with how often they do.
+    """
+
+    schedule: RecomputeSchedule
+    stock_bytes: int
+    peak_bytes: int
+    budget_bytes: int | None
+    seconds: float
+    recompute_seconds: float
+    recomputed: tuple[tuple[str, int], ...]
+
+    @property
+    def overhead(self) -> float:
+        """The recomputation as a part of the step."""
+        return self.recompute_seconds / max(self.seconds, 1e-12)
+
+    def __str__(self) -> str:
+        runs = sum(count for _, count in self.recomputed)
+        budget = "no budget" if self.budget_bytes is None else f"budget {size_text(self.budget_bytes)}"
+        return (
+            f"peak {size_text(self.stock_bytes)} -> {size_text(self.peak_bytes)} ({budget}), "
+            f"{len(self.recomputed)} nodes run again in {runs} runs, {100 * self.overhead:+.1f} %"
+        )
+
+
+def plan_graph(
+    joint: JointGraph,
+    seconds: Sequence[float],
+    *,
+    memory_budget: int | float | str | None = None,
+    max_overhead: float | None = None,
+    keep: Iterable[str] = (),
+    saved: Sequence[Iterable[str]] = (),
+    deadline: Deadline,
+) -> GraphPlan:
+    """The fastest schedule within a budget, or the smallest within a bound on the time of recomputation.
+
+    ``seconds`` are those of each node of ``joint.training``.
+
+    Args:
+        memory_budget: bytes, a size such as ``"6GB"``, or a part of the peak without the plan such as ``0.5``.
+        max_overhead: the time of recomputation at most, as a part of the step.
+        keep: names of nodes or operators that never run again.
+        saved: sets of names that a partitioner of torch's saves for the backward pass, to start from.
+
+    Raises:
+        BudgetError: no schedule that was found keeps the budget; ``reachable`` bytes were reached.
+        OptionError: a limit makes no sense, or there is none.
+    """
+    training = joint.training
+    limit = None if memory_budget is None else budget_bytes(memory_budget, training.planned_bytes)
+    banned = _named(training, frozenset(keep))
+    if limit is not None and max_overhead is None and limit >= training.planned_bytes:
+        return described(joint, seconds, {}, Evaluation((training.planned_bytes,), 0.0), limit)
+    most = None if max_overhead is None else _seconds_within(max_overhead, sum(seconds))
+    problem = problem_of_graph(training, seconds, max_bytes=limit, max_seconds=most, banned=banned)
+    starts = [*(schedule_of(joint, names, banned) for names in saved), *_best_known(problem)]
+    solved = solve_graph(
+        Search(), training, seconds, max_bytes=limit, max_seconds=most, banned=banned, starts=starts,
+        simulations=SIMULATIONS, deadline=deadline,
+    )  # fmt: skip
+    KNOWN.add(training, solved.schedule)
+    if limit is not None and solved.planned_bytes > limit:
+        raise BudgetError(limit, solved.planned_bytes, held_at_peak(joint, solved.schedule), " by this graph")
+    return described(joint, seconds, solved.schedule, solved.value, limit)
+
+
+def _best_known(problem: Problem) -> list[RecomputeSchedule]:
+    """The best schedule that an earlier search found for the same graph, if there is one."""
+    return sorted(KNOWN.of(problem), key=lambda schedule: problem.rank(problem.value(schedule)))[:1]
+
+
+def _named(training: TrainingGraph, names: frozenset[str]) -> list[int]:
+    """The operators of these names, or of nodes of these names."""
+    return [number for number, node in training.operators() if names & {node.name, node.op}]
+
+
+def _seconds_within(max_overhead: float, step: float) -> float:
+    if not max_overhead >= 0:
+        raise OptionError(f"max_overhead: expected zero or more, got {max_overhead!r}")
+    return max_overhead * step
+
+
+def described(
+    joint: JointGraph, seconds: Sequence[float], schedule: RecomputeSchedule, value: Evaluation, limit: int | None
+) -> GraphPlan:
+    """The plan of a schedule."""
+    runs: dict[str, int] = {}
+    for step in steps_of(joint.training, schedule):
+        if step.node != step.position:
+            name = joint.training.nodes[step.node].name
+            runs[name] = runs.get(name, 0) + 1
+    stock = joint.training.planned_bytes
+    return GraphPlan(schedule, stock, value.bytes, limit, sum(seconds), value.seconds, tuple(runs.items()))
+
+
+def schedule_of(joint: JointGraph, saved: Iterable[str], banned: Iterable[int] = ()) -> RecomputeSchedule:
+    """The schedule in which what torch does not save runs once more, except what must not.
+
+    ``saved`` are names of values of the forward pass, views and outputs of nodes among them.
+    """
+    fixed = set(banned)
+    by_name = {node.name: node for node in joint.forward}
+    for name in saved:
+        entry = joint.storage_of(by_name[name]) if name in by_name else None
+        if entry is not None:
+            fixed.add(entry.node)
+    operators = [(number, node) for number, node in joint.training.operators() if node.forward]
+    schedule = once(joint.training, [n for n, node in operators if n not in fixed and not node.stateful])
+    needed = {step.node for step in steps_of(joint.training, schedule) if step.node != step.position}
+    return {number: positions for number, positions in schedule.items() if number in needed}
+
+
+def held_at_peak(joint: JointGraph, schedule: RecomputeSchedule) -> str:
+    """The largest values that are alive at the step with the most live bytes, as a text."""
+    training = joint.training
+    order = [step.node for step in steps_of(training, schedule)]
+    alive: set[tuple[int, int]] = {(entry.node, entry.index) for entry in training.outputs}
+    most, held = -1, sorted(alive)
+    for number in reversed(order):
+        alive.update((number, index) for index in range(len(training.nodes[number].outputs)))
+        alive.update((entry.node, entry.index) for entry in training.nodes[number].inputs)
+        size = sum(training.nodes[node].outputs[index].bytes for node, index in alive)
+        if size > most:
+            most, held = size, sorted(alive)
+        alive.difference_update([one for one in alive if one[0] == number])
+    largest = sorted(held, key=lambda one: -training.nodes[one[0]].outputs[one[1]].bytes)[:_MOST_HELD]
+    return ", ".join(f"{joint.order[node].name} {size_text(training.nodes[node].outputs[index].bytes)}"
+                     for node, index in largest)  # fmt: skip
+
+
+def is_replayed(joint: JointGraph, plan: GraphPlan, seconds: Sequence[float]) -> bool:
+    """Whether a replay of the plan's steps that trusts no planner comes to the same peak."""
+    order = [step.node for step in steps_of(joint.training, plan.schedule)]
+    return replay(joint.training, order, seconds).bytes == plan.peak_bytes

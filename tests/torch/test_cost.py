@@ -1,0 +1,90 @@
+"""Seconds of operators: products are timed once, chains of pointwise operators are one kernel, nothing is drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
+
+import torch.nn.functional as F  # noqa: E402
+
+from echo.torch import cost  # noqa: E402
+from echo.torch.capture import JointGraph  # noqa: E402
+from echo.torch.cost import fusion_groups, is_heavy, is_pointwise, seconds_of  # noqa: E402
+from tests.support.torch_models import traced  # noqa: E402
+
+W = torch.randn(64, 64, requires_grad=True)
+
+
+def by_name(joint: JointGraph, values: tuple[float, ...]) -> dict[str, float]:
+    return {node.name: value for node, value in zip(joint.training.nodes, values)}
+
+
+def chain(w: torch.Tensor) -> torch.Tensor:
+    return ((w @ w).sin().cos().exp() @ w).sum()
+
+
+def test_products_are_timed_once_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    run = cost._run
+    monkeypatch.setattr(cost, "SECONDS", {})
+    monkeypatch.setattr(cost, "_run", lambda call, device: (calls.append("run"), run(call, device))[1])
+    joint = traced(chain, W).joint
+    first = seconds_of(joint, fused=False)
+    count = len(calls)
+    assert count >= 4
+    assert seconds_of(joint, fused=False) == first
+    assert len(calls) == count, "a second graph of the same operators is not timed again"
+    assert first[joint.number_of[joint.order[0]]] == 0, "variables take no time"
+    assert all(value > 0 for node, value in zip(joint.training.nodes, first) if not node.is_variable)
+
+
+def test_inner_values_of_a_fused_chain_are_nearly_free() -> None:
+    joint = traced(chain, W).joint
+    groups = {node.name: group for node, group in fusion_groups(joint).items()}
+    assert groups["sin"] == groups["cos"] == groups["exp"]
+    fused, plain = (by_name(joint, seconds_of(joint, fused=mode)) for mode in (True, False))
+    assert fused["cos"] == 0
+    assert fused["sin"] > 0, "the first reads what the product wrote"
+    assert fused["exp"] > 0, "the last writes what the next product reads"
+    assert plain["cos"] > 0
+    assert fused["mm"] == plain["mm"], "the same timing"
+
+
+def test_groups_end_at_other_shapes_and_at_reductions() -> None:
+    joint = traced(lambda w: (w.sin().softmax(1) * w.sum(0).cos()).sum(), W).joint
+    groups = {node.name: group for node, group in fusion_groups(joint).items()}
+    assert "_softmax" not in groups
+    assert groups["cos"] not in (groups["sin"], groups["mul"])
+
+
+def test_heavy_and_pointwise_operators_are_told_apart() -> None:
+    model = lambda w: F.conv2d(w.view(1, 1, 64, 64), w[:3, :3].view(1, 1, 3, 3)).tanh().sum() + (w @ w).sum()  # noqa: E731
+    nodes = [*(joint := traced(model, W).joint).forward, *joint.backward]
+    heavy = {node.name for node in nodes if is_heavy(node)}
+    assert {"convolution", "convolution_backward", "mm"} <= heavy
+    pointwise = {node.name for node in nodes if is_pointwise(node)}
+    assert {"tanh", "add"} <= pointwise
+    assert not heavy & pointwise
+
+
+def test_timing_draws_no_random_numbers() -> None:
+    joint = traced(lambda w: (F.dropout(w @ w, 0.5, True) + torch.rand_like(w)).sum(), W).joint
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    seconds_of(joint, fused=False)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_operator_that_cannot_run_counts_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(node: torch.fx.Node) -> object:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(cost, "SECONDS", {})
+    monkeypatch.setattr(cost, "_call_of", failing)
+    joint = traced(chain, W).joint
+    values = by_name(joint, seconds_of(joint, fused=False))
+    assert values["mm"] > 0
+    assert values["sin"] > 0
+    assert not [key for key in cost.SECONDS if "mm" in str(key)]

@@ -1,0 +1,31 @@
+"""The Python blocks of the documentation of `echo.torch` run as they stand."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
+
+import re  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "torch.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_block_of_the_page_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(BLOCKS[number], {})
+    if "print(" in BLOCKS[number]:
+        line = r"peak [\d.]+ MB -> [\d.]+ MB \(budget [\d.]+ MB\), \d+ nodes run again"
+        assert re.match(line, capsys.readouterr().out)
+
+
+def test_page_has_blocks_and_every_option() -> None:
+    from dataclasses import fields
+
+    from echo.torch import Partitioner
+
+    assert len(BLOCKS) == 2
+    listed = set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {item.name for item in fields(Partitioner)} - {"plans"} | {"compiler"}
