@@ -78,6 +78,7 @@ LAYERS: dict[str, Layer] = {
     "written": _written,
     "checkpoint": _saved_by_user,
     "indices": lambda module, x, at: x.topk(_WIDTH // 2, 1).values.repeat(1, 2) + x.gather(1, x.argsort(1)),
+    "small floats": lambda module, x, at: F.dropout(x.bfloat16() @ module.shared.bfloat16(), 0.2, True).tanh().float(),
     "residual": lambda module, x, at: x + F.relu(module.linears[at](x), inplace=True),
     "conv": lambda module, x, at: F.conv1d(x.unsqueeze(1), module.shared[:1, :3].unsqueeze(1), padding=1).squeeze(1),
     "attention": lambda module, x, at: F.scaled_dot_product_attention(

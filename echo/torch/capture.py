@@ -27,6 +27,8 @@ from echo.policies.data_graph import data_graph
 from echo.torch import compat, safety
 
 _UINT8 = 3  # MXNet's type flag: one byte an element
+# In bfloat16 and float16 torch rounds the factor of a dropout in its gradient, and not in the forward pass.
+_EXACT = (torch.float32, torch.float64)
 _GPU_BLOCK = 512  # bytes, of which torch's CUDA allocator hands out multiples
 
 
@@ -156,7 +158,7 @@ class _Reader:
         self.place = {node: place for place, node in enumerate(self.nodes)}
         self.aliases = {node: alias for node in self.nodes
                         if not safety.is_mutable(node) and (alias := aliased(node)) is not None}  # fmt: skip
-        self.returned = compat.written_inputs(module, num_forward_outputs)
+        self.written = compat.written_inputs(module, num_forward_outputs) | self._written_by_nodes()
         self.after_tangents = self._after_tangents()
 
     def _after_tangents(self) -> set[fx.Node]:
@@ -180,7 +182,8 @@ class _Reader:
             order.append(node)
         number_of = {node: number for number, node in enumerate(order)}
         storages = _Storages(self.aliases, number_of, masks)
-        maker = _Maker(storages, set(forward), self._written_variables(storages), self.allowed)
+        written = {number_of[node] for node in self.written if node in number_of}
+        maker = _Maker(storages, set(forward), written, self.allowed)
         nodes = [maker.made(number, node) for number, node in enumerate(order)]
         ends = [storages.entry(node) for node in [*self.outputs, *self.gradients] if isinstance(node, fx.Node)]
         graph = data_graph(nodes, list(dict.fromkeys(end for end in ends if end is not None)), (0.0,) * len(nodes))
@@ -211,7 +214,21 @@ class _Reader:
         if node.meta.get("partitioner_tag") in ("must_be_in_backward", "is_backward"):
             return False
         is_number = not any(isinstance(value, torch.Tensor) or value is None for value in values_of(node))
-        return _has_effect(node) or is_number
+        return _has_effect(node) or is_number or self._is_bound_to_its_place(node)
+
+    def _is_bound_to_its_place(self, node: fx.Node) -> bool:
+        """Whether a node without tangents would come to something else in the backward pass.
+
+        It draws numbers, or reads an input that is written before the backward pass begins.
+        """
+        if bool(safety.why_not_again(node, self.allowed)):
+            return True
+        return any(self._root(read) in self.written for read in node.all_input_nodes)
+
+    def _root(self, node: fx.Node) -> fx.Node:
+        while node in self.aliases:
+            node = self.aliases[node]
+        return node
 
     def _backward(self, forward: set[fx.Node]) -> list[fx.Node]:
         """All other nodes that something needs; those without a tangent just before their first reader."""
@@ -225,14 +242,10 @@ class _Reader:
             first_use[node] = self.place[node] if pinned else min(uses)
         return sorted(nodes, key=lambda node: (first_use[node], first_use[node] == self.place[node], self.place[node]))
 
-    def _written_variables(self, storages: _Storages) -> set[int]:
-        """The variables into which a step writes: a later run of their readers would read other values."""
-        written = {storages.number_of[node] for node in self.returned}
-        for node in self.nodes:
-            if node.op == "call_function" and safety.is_mutable(node):
-                entries = [storages.entry(read) for read in _arguments_written(node)]
-                written.update(entry.node for entry in entries if entry is not None)
-        return written
+    def _written_by_nodes(self) -> set[fx.Node]:
+        """The nodes into whose memory others write: a later run of their readers would read other values."""
+        return {self._root(read) for node in self.nodes if _has_effect(node) and safety.is_mutable(node)
+                for read in _arguments_written(node)}  # fmt: skip
 
 
 def _has_effect(node: fx.Node) -> bool:
@@ -268,7 +281,7 @@ def mask_of(node: fx.Node) -> fx.Node | None:
     if safety.operator_name(node) != "native_dropout" or len(node.args) < 3 or node.args[2] is not True:
         return None
     value = node.meta["val"][0]
-    if value.device.type != "cpu" or not 0 < float(node.args[1]) < 1:
+    if value.device.type != "cpu" or value.dtype not in _EXACT or not 0 < float(node.args[1]) < 1:
         return None
     return next((user for user in node.users if user.target is operator.getitem and user.args[1] == 1), None)
 

@@ -65,6 +65,21 @@ def test_dropout_is_a_mask_and_a_product() -> None:
     assert mask_of(joint.order[0]) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_product_with_a_mask_has_the_bits_of_dropout(dtype: torch.dtype) -> None:
+    for rate in (0.1, 0.25, 1 / 3, 0.5, 0.9):
+        x = torch.randn(999, dtype=dtype)
+        result, mask = torch.ops.aten.native_dropout(x, rate, True)
+        assert torch.equal(torch.ops.aten.native_dropout_backward(x, mask, 1 / (1 - rate)), result)
+
+
+def test_dropout_of_small_floats_is_one_node() -> None:
+    """Its gradient rounds the factor to bfloat16 first."""
+    joint = traced(lambda w: F.dropout((w @ w).bfloat16(), 0.1, True).square().sum(), W).joint
+    assert joint.masks == {}
+    assert "native_dropout" in {node.name for node in joint.reasons}
+
+
 def test_random_and_written_values_never_run_again() -> None:
     """A buffer's new value is an output of the graph; the old one is gone when the backward pass begins."""
     buffer = torch.ones(8)
