@@ -178,7 +178,7 @@ def test_one_plan_serves_all_sizes_of_a_dynamic_graph() -> None:
 
 
 def test_autocast_accumulated_gradients_and_inference_keep_the_bits_of_torchs_graph() -> None:
-    """Traced autocast rounds in another way than eager mode does: the same graph without recomputation is what counts."""
+    """Traced autocast rounds in another way than eager mode does: what counts is the graph without recomputation."""
 
     def run(compiler: Any) -> list[torch.Tensor]:
         model, inputs = built("gpt")
