@@ -37,12 +37,12 @@ def test_memory_falls_more_than_the_authors_report() -> None:
     assert all(row["bits"]["overhead"] <= 0.15 for row in ROWS)
 
 
-@pytest.mark.parametrize(("quantity", "bar"), [("batch", 3.5), ("layers", 3)])
-def test_default_fits_larger_models_in_12_gb_than_stock(quantity: str, bar: float) -> None:
+@pytest.mark.parametrize("quantity", ["batch", "layers"])
+def test_default_fits_models_8_times_larger_in_12_gb_than_stock(quantity: str) -> None:
     row = next(row for row in load("paper_largest")["rows"] if row["quantity"] == quantity)
-    ways = {name: found for name, found in row.items() if name != "quantity"}
+    ways = {name: found for name, found in row.items() if name not in ("quantity", "measured")}
     assert all(found["total"] <= LIMIT < found["next_total"] for found in ways.values())
-    assert ways["default"]["largest"] >= bar * ways["stock"]["largest"]
+    assert ways["default"]["largest"] >= 8 * ways["stock"]["largest"]
 
 
 def test_the_picture_is_made_of_the_results(tmp_path: Path) -> None:
