@@ -116,7 +116,7 @@ test-gpu-wheels: $(PTX)  ## install under each CUDA wheel of MXNet and each nump
 
 test-torch: $(TORCH_INSTALLED)  ## run the tests of echo.torch, with torch and without MXNet in an environment of its own (or TORCH=2.9.1)
 	@echo "== tests of echo.torch, torch $(TORCH)"
-	@$(TORCH_VENV)/bin/python -m pytest tests/torch tests/test_frameworks.py -m "not slow"
+	@$(TORCH_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) tests/torch tests/test_frameworks.py -m "not slow"
 
 coverage: $(INSTALLED) $(PTX)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
 	@$(BIN)/python -m tests.support.coverage $(TESTS)

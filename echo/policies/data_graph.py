@@ -317,7 +317,8 @@ def solve_graph(
     attempts += [(light, policy), (heavy, policy)]
     found = []
     for index, (attempt, by) in enumerate(attempts):
-        found.append(solve(replace(attempt, deadline=deadline.part(len(attempts) - index + 1)), by))
+        part = deadline.part(len(attempts) - index + 1) if starts else deadline
+        found.append(solve(replace(attempt, deadline=part), by))
     best = min(found, key=lambda solved: heavy.rank(solved.value))
     if max_bytes is not None and best.planned_bytes > max_bytes:
         best = min(best, least((light, heavy), solve, heavy, found), key=lambda solved: solved.planned_bytes)

@@ -24,7 +24,7 @@ def test_peaks_of_graphs_are_those_of_the_plan(name: str) -> None:
     count = graph.options["num_fwd_outputs"]
     # torch orders what needs no tangent in another way
     assert evaluated(stock, count, {})[0] == pytest.approx(joint.training.planned_bytes, rel=0.05)
-    plan = plan_graph(joint, seconds, memory_budget=0.7, deadline=Deadline.after(1.5))
+    plan = plan_graph(joint, seconds, memory_budget=0.7, deadline=Deadline.after(60))
     pair = partitioned(graph.module, joint, plan.schedule, graph.inputs, **graph.options)
     peak, took = evaluated(pair, count, {node.name: 1.0 for node in joint.order})
     assert peak == plan.peak_bytes < joint.training.planned_bytes

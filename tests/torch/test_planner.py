@@ -32,7 +32,7 @@ def seconds(joint: JointGraph) -> tuple[float, ...]:
 
 
 def planned(joint: JointGraph, **options: object) -> GraphPlan:
-    return plan_graph(joint, seconds(joint), deadline=Deadline.after(5), **options)  # type: ignore[arg-type]
+    return plan_graph(joint, seconds(joint), deadline=Deadline.after(60), **options)  # type: ignore[arg-type]
 
 
 def test_plan_keeps_its_budget_by_a_replay() -> None:
