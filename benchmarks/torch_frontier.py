@@ -1,6 +1,6 @@
 """Peaks and recomputation of torch's own activation budgets and of echo, on the same joint graph of a torch model.
 
-    python -m benchmarks.torch_frontier gpt translation resnet18
+    python -m benchmarks.torch_frontier gpt translation resnet
 
 Needs torch, not MXNet. Everything is modelled, with one accounting: the live bytes of storages over the operators of
 the graphs that a partitioner returns, and the seconds of operators as they were timed on this machine. torch's budgets
@@ -22,8 +22,8 @@ from benchmarks.record import known_rows, save
 from echo.errors import BudgetError
 from echo.policies.least import Known
 from echo.system.process import Deadline
-from echo.torch import backends, compat, planner
-from echo.torch.capture import JointGraph, aliased, nbytes, storage_key, values_of
+from echo.torch import backends, compat, planner, safety
+from echo.torch.capture import JointGraph, aliased, storage_bytes, storage_key
 from echo.torch.cost import seconds_of
 from tests.support.torch_models import GPT, ResNet, Traced, Translation, traced
 
@@ -53,11 +53,10 @@ def storages(graph: fx.Graph, made_before: dict[str, Any]) -> dict[fx.Node, list
         if node.op == "placeholder":
             found[node] = made_before.get(node.name, [])
         elif base is not None and base in found:
-            key = storage_key(values_of(node)[0])
+            key = storage_key(safety.values_of(node)[0])
             found[node] = [value for value in found[base] if key is None or value[0][1] == key] or found[base]
         elif node.op == "call_function":
-            sizes = {storage_key(value): nbytes(value) for value in values_of(node) if isinstance(value, torch.Tensor)}
-            found[node] = [((node, key), size) for key, size in sizes.items()]
+            found[node] = [((node, key), size) for key, size in storage_bytes(node).items()]
     return found
 
 

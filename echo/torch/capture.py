@@ -74,6 +74,11 @@ def joint_graph(module: fx.GraphModule, num_forward_outputs: int, allowed: Itera
     return _Reader(module, num_forward_outputs, frozenset(allowed)).read()
 
 
+def hint(size: Any) -> int:
+    """A size as a number: that of the first batch where torch traces a symbol."""
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
 def nbytes(value: Any) -> int:
     """The bytes of the storage of a (fake) tensor, as torch's allocator of its device counts them; 0 for others.
 
@@ -81,8 +86,7 @@ def nbytes(value: Any) -> int:
     """
     if not isinstance(value, torch.Tensor):
         return 0
-    size = value.untyped_storage().nbytes()
-    whole = size if isinstance(size, int) else int(size.node.hint)
+    whole = hint(value.untyped_storage().nbytes())
     return whole if value.device.type == "cpu" else -(-whole // _GPU_BLOCK) * _GPU_BLOCK
 
 
@@ -96,10 +100,10 @@ def storage_key(value: Any) -> int | None:
         raise UnsupportedError(f"a tensor of layout {value.layout} has no storage: {error}") from error
 
 
-def values_of(node: fx.Node) -> list[Any]:
-    """The traced outputs of a node."""
-    value = node.meta.get("val")
-    return list(value) if isinstance(value, (tuple, list)) else [value]
+def storage_bytes(node: fx.Node) -> dict[int | None, int]:
+    """The bytes of each storage in which a node's outputs lie."""
+    tensors = (value for value in safety.values_of(node) if isinstance(value, torch.Tensor))
+    return {storage_key(value): nbytes(value) for value in tensors}
 
 
 def aliased(node: fx.Node) -> fx.Node | None:
@@ -108,12 +112,12 @@ def aliased(node: fx.Node) -> fx.Node | None:
         return None
     if node.target is operator.getitem:
         return node.all_input_nodes[0]
-    keys = {storage_key(value) for value in values_of(node)} - {None}
+    keys = {storage_key(value) for value in safety.values_of(node)} - {None}
     if len(keys) != 1:
         return None
     (key,) = keys
     for read in node.all_input_nodes:
-        if any(storage_key(value) == key for value in values_of(read)):
+        if any(storage_key(value) == key for value in safety.values_of(read)):
             return read
     return None
 
@@ -142,7 +146,7 @@ class _Storages:
     @staticmethod
     def _first_in_storage(node: fx.Node, index: Any) -> int:
         """The first output of a node that lies in the memory of this one."""
-        keys = [storage_key(value) for value in values_of(node)]
+        keys = [storage_key(value) for value in safety.values_of(node)]
         return int(index) if keys[index] is None else keys.index(keys[index])
 
 
@@ -153,7 +157,7 @@ class _Reader:
         ends = [node for node in module.graph.nodes if node.op == "output"]
         if len(ends) != 1:
             raise GraphError(f"expected one output of a joint graph, got {len(ends)}")
-        flat = _flat(ends[0].args)
+        flat = compat.flat(ends[0].args)
         self.outputs, self.gradients = flat[:num_forward_outputs], flat[num_forward_outputs:]
         self.place = {node: place for place, node in enumerate(self.nodes)}
         self.aliases = {node: alias for node in self.nodes
@@ -194,7 +198,7 @@ class _Reader:
         """Whether a node is an operator of the training graph: it makes a storage, or has an effect."""
         if node in self.aliases:
             return False
-        return _has_effect(node) or any(isinstance(value, torch.Tensor) for value in values_of(node))
+        return _has_effect(node) or any(isinstance(value, torch.Tensor) for value in safety.values_of(node))
 
     def _forward(self) -> list[fx.Node]:
         """What the outputs need, what writes into an input, and numbers that need no tangent, in torch's order."""
@@ -213,7 +217,7 @@ class _Reader:
             return False
         if node.meta.get("partitioner_tag") in ("must_be_in_backward", "is_backward"):
             return False
-        is_number = not any(isinstance(value, torch.Tensor) or value is None for value in values_of(node))
+        is_number = not any(isinstance(value, torch.Tensor) or value is None for value in safety.values_of(node))
         return _has_effect(node) or is_number or self._is_bound_to_its_place(node)
 
     def _is_bound_to_its_place(self, node: fx.Node) -> bool:
@@ -256,13 +260,7 @@ def _arguments_written(node: fx.Node) -> Iterator[fx.Node]:
     for position, argument in enumerate(node.target._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            yield from (one for one in _flat(value) if isinstance(one, fx.Node))
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, (tuple, list)):
-        return [leaf for item in value for leaf in _flat(item)]
-    return [value]
+            yield from (one for one in compat.flat(value) if isinstance(one, fx.Node))
 
 
 def _with_inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -331,9 +329,9 @@ class _Maker:
 
 def _sizes(node: fx.Node) -> list[int]:
     """The bytes that each output adds: none where it lies in the memory of an input, or of an output before it."""
-    seen = {storage_key(value) for read in node.all_input_nodes for value in values_of(read)}
+    seen = {storage_key(value) for read in node.all_input_nodes for value in safety.values_of(read)}
     sizes = []
-    for value in values_of(node):
+    for value in safety.values_of(node):
         key = storage_key(value)
         sizes.append(0 if key in seen else nbytes(value))
         seen.add(key)

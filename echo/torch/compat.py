@@ -43,28 +43,27 @@ def check_version() -> None:
             raise UnsupportedError(f"torch {torch.__version__} calls its partitioners in another way: {parameters}")
 
 
-def _with_known_options(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Those options that a function of this version takes."""
+def _partition_by(
+    function: Callable[..., Any], module: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """What a partitioner of torch's returns, given those options that it takes in this version."""
     known = inspect.signature(function).parameters
-    return {name: value for name, value in options.items() if name in known}
+    forward, backward = function(module, inputs, **{name: options[name] for name in options if name in known})
+    return forward, backward
 
 
 def default_partition(
     module: fx.GraphModule, inputs: Sequence[Any], **options: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """torch's partitioner that saves whatever the backward pass reads; it may change ``module``."""
-    function = partitioners.default_partition
-    forward, backward = function(module, inputs, **_with_known_options(function, options))
-    return forward, backward
+    return _partition_by(partitioners.default_partition, module, inputs, options)
 
 
 def min_cut_partition(
     module: fx.GraphModule, inputs: Sequence[Any], **options: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """torch's partitioner for Inductor, with its activation budget; it changes ``module``."""
-    function = partitioners.min_cut_rematerialization_partition
-    forward, backward = function(module, inputs, **_with_known_options(function, options))
-    return forward, backward
+    return _partition_by(partitioners.min_cut_rematerialization_partition, module, inputs, options)
 
 
 @contextlib.contextmanager
@@ -90,18 +89,19 @@ def written_inputs(module: fx.GraphModule, num_forward_outputs: int) -> set[fx.N
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     described = end.meta.get("desc")
     if described is not None:
-        mutated = [getattr(one, "mutated_input", None) for one in _flat(described)]
+        mutated = [getattr(one, "mutated_input", None) for one in flat(described)]
         return {node for node in inputs if node.meta.get("desc") in [one for one in mutated if one is not None]}
-    outputs = [one.meta.get("val") for one in _flat(end.args)[:num_forward_outputs] if isinstance(one, fx.Node)]
+    outputs = [one.meta.get("val") for one in flat(end.args)[:num_forward_outputs] if isinstance(one, fx.Node)]
     kinds = {(value.shape, value.dtype) for value in outputs if isinstance(value, torch.Tensor)}
     values = {node: node.meta.get("val") for node in inputs}
     return {node for node, value in values.items()
             if isinstance(value, torch.Tensor) and (value.shape, value.dtype) in kinds}  # fmt: skip
 
 
-def _flat(value: Any) -> list[Any]:
+def flat(value: Any) -> list[Any]:
+    """The leaves of tuples and lists, in order."""
     if isinstance(value, (tuple, list)):
-        return [leaf for item in value for leaf in _flat(item)]
+        return [leaf for item in value for leaf in flat(item)]
     return [value]
 
 

@@ -21,7 +21,7 @@ from torch.utils import _pytree
 from echo.ir.ops import is_heavy_in_torch
 from echo.system.process import Deadline
 from echo.torch import safety
-from echo.torch.capture import JointGraph, nbytes, storage_key, values_of
+from echo.torch.capture import JointGraph, hint, nbytes, storage_bytes
 
 # Seconds by device and signature, and rates by device: they stay the same while a process lives.
 SECONDS: dict[Hashable, float] = {}
@@ -99,7 +99,7 @@ def _through_views(node: fx.Node, joint: JointGraph) -> Iterator[fx.Node]:
 
 
 def _elements(node: fx.Node) -> int:
-    value = values_of(node)[0]
+    value = safety.values_of(node)[0]
     return int(nbytes(value) // value.element_size()) if isinstance(value, torch.Tensor) else 0
 
 
@@ -140,13 +140,12 @@ def _users(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _tensor_bytes(node: fx.Node) -> int:
-    sizes = {storage_key(value): nbytes(value) for value in values_of(node) if isinstance(value, torch.Tensor)}
-    return sum(sizes.values())
+    return sum(storage_bytes(node).values())
 
 
 def _device(node: fx.Node) -> torch.device:
     for one in (node, *node.all_input_nodes):
-        for value in values_of(one):
+        for value in safety.values_of(one):
             if isinstance(value, torch.Tensor):
                 return value.device
     return torch.device("cpu")
@@ -160,7 +159,7 @@ def _may_be_timed(node: fx.Node) -> bool:
     return not safety.why_not_again(node) and not any(
         isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
         and safety.operator_name(node).startswith(("scatter", "gather", "index"))
-        for read in node.all_input_nodes for value in values_of(read)
+        for read in node.all_input_nodes for value in safety.values_of(read)
     )  # fmt: skip
 
 
@@ -185,24 +184,21 @@ def _call_of(node: fx.Node) -> Callable[[], Any]:
 
 def _made_up(node: fx.Node) -> Any:
     """A tensor of the same shape, strides and type; the same number for numbers."""
-    return _pytree.tree_map_only(torch.Tensor, _filled, _pytree.tree_map_only(torch.SymInt, _hint, node.meta["val"]))
+    return _pytree.tree_map_only(torch.Tensor, _filled, _pytree.tree_map_only(torch.SymInt, hint, node.meta["val"]))
 
 
 def _filled(value: torch.Tensor) -> torch.Tensor:
-    shape, strides = [_hint(size) for size in value.shape], [_hint(stride) for stride in value.stride()]
+    shape, strides = [hint(size) for size in value.shape], [hint(stride) for stride in value.stride()]
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides)) if all(shape) else 0
     flat = torch.full((count,), 0.5 if value.dtype.is_floating_point else 0, dtype=value.dtype, device=value.device)
     return flat.as_strided(shape, strides)
 
 
-def _hint(size: Any) -> int:
-    return size if isinstance(size, int) else int(size.node.hint)
-
-
 def _signature(node: fx.Node) -> tuple[str, str]:
     def described(read: fx.Node) -> str:
-        return str([(tuple(map(_hint, value.shape)), tuple(map(_hint, value.stride())), value.dtype)
-                    if isinstance(value, torch.Tensor) else str(value) for value in values_of(read)])  # fmt: skip
+        values = safety.values_of(read)
+        return str([(tuple(map(hint, value.shape)), tuple(map(hint, value.stride())), value.dtype)
+                    if isinstance(value, torch.Tensor) else str(value) for value in values])  # fmt: skip
 
     return str(node.target), str(_pytree.tree_map_only(fx.Node, described, (node.args, node.kwargs)))
 
@@ -258,8 +254,8 @@ def _flops(node: fx.Node) -> float:
     if not is_heavy(node):
         return 0.0
     shapes: Sequence[Sequence[int]] = [
-        [_hint(size) for size in value.shape]
-        for read in node.all_input_nodes for value in values_of(read)[:1] if isinstance(value, torch.Tensor)
+        [hint(size) for size in value.shape]
+        for read in node.all_input_nodes for value in safety.values_of(read)[:1] if isinstance(value, torch.Tensor)
     ]  # fmt: skip
     inner = max((shape[-1] for shape in shapes if shape), default=1)
     return 2.0 * _elements(node) * inner

@@ -18,8 +18,8 @@ from torch.fx.node import map_arg
 
 from echo.errors import GraphError
 from echo.ir.schedule import RecomputeSchedule, steps_of
-from echo.torch import compat
-from echo.torch.capture import JointGraph, mask_of, values_of
+from echo.torch import compat, safety
+from echo.torch.capture import JointGraph, mask_of
 
 _AS_TRACED = -1  # a position before every split: what the forward pass computed
 COPY_SUFFIX = "_again"  # of the names of nodes that run again
@@ -132,7 +132,7 @@ class _Writer:
 
     @staticmethod
     def _is_tensor(node: fx.Node) -> bool:
-        return any(isinstance(value, torch.Tensor) for value in values_of(node))
+        return any(isinstance(value, torch.Tensor) for value in safety.values_of(node))
 
     def _add(self, node: fx.Node, reads: Sequence[fx.Node], copy: int, tag: str = "") -> None:
         self._made[node, copy] = self._copied(node, reads, tag, copy > 0)

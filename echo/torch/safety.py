@@ -9,7 +9,7 @@ a test for each.
 from __future__ import annotations
 
 import operator
-from typing import Iterable
+from typing import Any, Iterable
 
 import torch
 from torch import fx
@@ -60,6 +60,12 @@ def operator_name(node: fx.Node) -> str:
     if isinstance(node.target, torch._ops.OpOverload):
         return str(node.target._schema.name).rpartition("::")[2]
     return str(getattr(node.target, "__name__", node.target))
+
+
+def values_of(node: fx.Node) -> list[Any]:
+    """The traced outputs of a node."""
+    value = node.meta.get("val")
+    return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
 def is_mutable(node: fx.Node) -> bool:
@@ -114,14 +120,10 @@ def _unknown_namespace(target: torch._ops.OpOverload, name: str, allowed: Iterab
 
 
 def _no_plain_output(node: fx.Node, name: str) -> str:
-    value = node.meta.get("val")
-    values = value if isinstance(value, (tuple, list)) else [value]
-    if value is None or not all(isinstance(one, torch.Tensor) or one is None for one in values):
+    if node.meta.get("val") is None or not all(isinstance(one, torch.Tensor) or one is None for one in values_of(node)):
         return f"{name} has an output that is no tensor"
     return ""
 
 
 def _is_on_gpu(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    values = value if isinstance(value, (tuple, list)) else [value]
-    return any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in values)
+    return any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in values_of(node))

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from echo.torch import compat, safety
-from echo.torch.capture import is_tangent
+from echo.torch.capture import hint, is_tangent
 
 _SEED = 0x6563686F
 Pair = "tuple[fx.GraphModule, fx.GraphModule]"
@@ -83,9 +83,8 @@ def _made_up(value: Any) -> Any:
         return value.node.hint
     if not isinstance(value, torch.Tensor):
         return value
-    shape = [size if isinstance(size, int) else size.node.hint for size in value.shape]
-    strides = [stride if isinstance(stride, int) else stride.node.hint for stride in value.stride()]
-    made = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+    shape, strides = map(hint, value.shape), map(hint, value.stride())
+    made = torch.empty_strided(tuple(shape), tuple(strides), dtype=value.dtype, device=value.device)
     return made.normal_() if value.dtype.is_floating_point or value.dtype.is_complex else made.zero_()
 
 
