@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -87,18 +88,18 @@ def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
         "machine": {"processor": processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
         "versions": {
             "python": platform.python_version(),
-            **{package: version(package) for package in ("mxnet", "numpy", *packages) if _is_installed(package)},
+            **_versions("mxnet", "numpy", *packages),
         },
     }
 
 
-def _is_installed(package: str) -> bool:
-    """Whether a package is there: benchmarks of torch run without MXNet."""
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
+def _versions(*packages: str) -> dict[str, str]:
+    """The versions of those packages that are there: benchmarks of torch run without MXNet."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 @functools.lru_cache(maxsize=None)
