@@ -44,7 +44,11 @@ class Search:
     def choose(self, problem: Problem) -> RecomputeSchedule:
         visits = len(problem.training.nodes) * len(problem.match_ranges) << min(64, len(problem.candidates))
         if visits <= problem.effort:
-            return problem.chosen(_best_of_all(problem))
+            best = problem.chosen(_best_of_all(problem))
+            if problem.max_bytes is None or not can_fit(problem) or problem.keeps(problem.value(best)):
+                return best
+            fitted = RuinRecreate().choose(problem)  # a node may run more than once, too
+            return min(best, fitted, key=lambda schedule: problem.rank(problem.value(schedule)))
         # with a budget, each length of a model has another fastest choice: the warm start of one does not help others
         if problem.warm_start is not None and problem.max_bytes is None:
             warm = _warm_started(problem, problem.warm_start)
