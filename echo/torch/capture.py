@@ -201,16 +201,49 @@ class _Reader:
         return _has_effect(node) or any(isinstance(value, torch.Tensor) for value in safety.values_of(node))
 
     def _forward(self) -> list[fx.Node]:
-        """What the outputs need, what writes into an input, and numbers that need no tangent, in torch's order."""
+        """What the outputs need, what writes into an input, and numbers that need no tangent, in torch's order.
+
+        What is worth saving for the backward pass runs as soon as its inputs are there.
+        """
         needed = [node for node in self.outputs if isinstance(node, fx.Node)]
         needed += [node for node in self.nodes if self._has_to_be_in_forward(node)]
         found = _with_inputs(needed)
         if any(node in self.after_tangents for node in found):
             raise UnsupportedError("the forward pass depends on a tangent")
+        ready = {node: self.place[node] for node in found}
+        for node in sorted(_with_inputs(self._worth_saving(found)) - found, key=self.place.__getitem__):
+            ready[node] = max((ready[read] for read in node.all_input_nodes), default=self.place[node])
         for node in self.nodes:  # the backward pass may read outputs of a node that the forward pass does not
-            if node.target is operator.getitem and node.all_input_nodes[0] in found:
-                found.add(node)
-        return [node for node in self.nodes if node in found and node.op == "call_function"]
+            if node.target is operator.getitem and node.all_input_nodes[0] in ready:
+                ready.setdefault(node, ready[node.all_input_nodes[0]])
+        calls = [node for node in ready if node.op == "call_function"]
+        return sorted(calls, key=lambda node: (ready[node], self.place[node]))
+
+    def _worth_saving(self, forward: set[fx.Node]) -> list[fx.Node]:
+        """What the backward pass alone needs, but takes less memory than what it is computed from.
+
+        Else the inputs would be kept for it: a linear layer's output for a gate that was cut out of it. Inputs that
+        the backward pass reads anyway cost nothing.
+        """
+        kept = {key for node in self.after_tangents for read in node.all_input_nodes
+                if read not in self.after_tangents for key in storage_bytes(read)}  # fmt: skip
+        kept |= {key for node in self.nodes if node.op != "call_function" for key in storage_bytes(node)}
+        early: list[fx.Node] = []
+        late: set[fx.Node] = set()
+        for node in self.nodes:
+            if node.op != "call_function" or node in forward or node in self.after_tangents or node in self.aliases:
+                continue
+            roots = [self._root(read) for read in node.all_input_nodes]
+            inputs = {key: size for root in roots for key, size in storage_bytes(root).items() if key not in kept}
+            outputs = storage_bytes(node)
+            movable = not _has_effect(node) and node.meta.get("partitioner_tag") != "must_be_in_backward"
+            if movable and late.isdisjoint(roots) and sum(outputs.values()) < sum(inputs.values()):
+                early.append(node)
+                kept |= outputs.keys()
+            else:
+                late.add(node)
+                kept |= inputs.keys()
+        return early
 
     def _has_to_be_in_forward(self, node: fx.Node) -> bool:
         if node.op != "call_function" or node in self.after_tangents:

@@ -136,6 +136,26 @@ class Early(torch.autograd.Function):
         return x.cos() * gradient
 
 
+def test_backward_node_that_is_smaller_than_its_input_runs_in_the_forward_pass() -> None:
+    """The cosine of the first row alone is kept, not the product that it is a row of."""
+    joint = traced(lambda w: FirstRow.apply(w @ w), W).joint
+    forward = [node.name for node in joint.forward]
+    assert forward.index("cos") == forward.index("mm") + 2, "just after its input, a view between them"
+    assert "cos" not in [node.name for node in joint.backward]
+
+
+class FirstRow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return (x[0].cos() * gradient).expand(x.shape)
+
+
 def test_symbolic_sizes_are_numbers_of_the_forward_pass() -> None:
     joint = traced(
         lambda w, x: (x.view(x.shape[0] * 2, -1) @ w).tanh().sum(),
