@@ -330,7 +330,8 @@ class _Maker:
     def made(self, number: int, node: fx.Node) -> TrainingNode:
         if node.op != "call_function":
             return TrainingNode(VARIABLE, node.name, (TensorType((0,), _UINT8),))
-        entries = [self.storages.entry(read) for read in node.all_input_nodes]
+        # what is made once is a new value of a buffer, which lives to the end of the step anyway
+        entries = [self.storages.entry(read) for read in node.all_input_nodes if not safety.is_made_once(read)]
         reads = tuple(dict.fromkeys(entry for entry in entries if entry is not None))
         name, sizes = safety.operator_name(node), _sizes(node)
         forward, fixed = node in self.forward, False
@@ -340,11 +341,17 @@ class _Maker:
             reads, sizes = (*reads, Entry(self.storages.masks[node])), sizes[:1]
             fixed = bool(self._why_not_variables(reads))
         elif forward:
-            reason = safety.why_not_again(node, self.allowed) or self._why_not_variables(reads)
+            reason = safety.why_not_again(node, self.allowed) or self._why_not_variables(self._reads_again(node))
             fixed = bool(reason)
             if reason:
                 self.reasons[node] = reason
         return self._node(name, node.name, sizes, reads, number, forward, fixed)
+
+    def _reads_again(self, node: fx.Node) -> list[Entry]:
+        """The entries that a second run of a node reads."""
+        run = safety.second_run(node)
+        read = node.all_input_nodes if run is None else [one for one in run.args if isinstance(one, fx.Node)]
+        return [entry for entry in map(self.storages.entry, read) if entry is not None]
 
     def _why_not_variables(self, reads: Sequence[Entry]) -> str:
         written = any(entry.node in self.written for entry in reads)

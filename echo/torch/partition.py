@@ -114,7 +114,7 @@ class _Writer:
         if number is not None:
             forward = node.op == "call_function" and self._is_forward(number)
             return self._made[node, self._copy_at(number, position) if forward else 0]
-        if node in self._forward and not self._is_tensor(node):
+        if node in self._forward and (safety.is_made_once(node) or not self._is_tensor(node)):
             return self._made[node, 0]
         base = node.args[0] if node.target is operator.getitem else None
         if base in self._joint.masks:
@@ -139,11 +139,16 @@ class _Writer:
 
     def _copied(self, node: fx.Node, reads: Sequence[fx.Node], tag: str, again: bool) -> fx.Node:
         made = dict(zip(node.all_input_nodes, reads))
-        args, kwargs = map_arg((node.args, node.kwargs), made.__getitem__)
+        run = safety.second_run(node) if again else None
+        target, args, kwargs = (node.target, node.args, node.kwargs) if run is None else (run.target, run.args, {})
+        args, kwargs = map_arg((args, kwargs), made.__getitem__)
         name = node.name + COPY_SUFFIX if again else node.name
-        new = self._graph.create_node(node.op, node.target, args, kwargs, name, node.type)
+        new = self._graph.create_node(node.op, target, args, kwargs, name, node.type)
         # a mark of a checkpoint would have the default partitioner decide once more
         new.meta = {key: value for key, value in node.meta.items() if key != "recompute"}
+        if run is not None:
+            new.meta["val"] = tuple(node.meta["val"][: run.outputs])
+            new.meta.pop("tensor_meta", None)
         if tag and not str(new.meta.get("partitioner_tag")).startswith("must_be"):
             new.meta["partitioner_tag"] = tag
         return new

@@ -9,7 +9,7 @@ a test for each.
 from __future__ import annotations
 
 import operator
-from typing import Any, Iterable
+from typing import Any, Iterable, NamedTuple
 
 import torch
 from torch import fx
@@ -53,6 +53,34 @@ DROPOUT_ARGUMENT = {
     "_scaled_dot_product_flash_attention_for_cpu": 3,
     "_scaled_dot_product_fused_attention_overrideable": 4,
 }
+
+
+class SecondRun(NamedTuple):
+    """What computes the outputs of a node once more, where that is not the node's own call.
+
+    It has the first ``outputs`` of the node's outputs, with the same bits.
+    """
+
+    target: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    outputs: int
+
+
+def second_run(node: fx.Node) -> SecondRun | None:
+    """A BatchNorm in training reads its running statistics only to update them: a second run does without."""
+    if operator_name(node) != "_native_batch_norm_legit_functional" or len(node.args) != 8 or node.args[5] is not True:
+        return None
+    data, weight, bias, _, _, training, momentum, eps = node.args
+    target = torch.ops.aten._native_batch_norm_legit.no_stats
+    return SecondRun(target, (data, weight, bias, training, momentum, eps), 3)
+
+
+def is_made_once(node: fx.Node) -> bool:
+    """Whether a node is an output of another one that a second run of it does not have."""
+    if node.target is not operator.getitem:
+        return False
+    run = second_run(node.all_input_nodes[0])
+    return run is not None and int(node.args[1]) >= run.outputs
 
 
 def operator_name(node: fx.Node) -> str:

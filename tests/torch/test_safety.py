@@ -143,3 +143,26 @@ def test_higher_order_operator_and_effect_token_never_run_again() -> None:
 
     for target in (with_effects, torch.ops.higher_order.cond):
         assert "no operator with a schema" in why_not_again(fx.Graph().create_node("call_function", target))
+
+
+def batch_norm(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, training: bool) -> Any:
+    return aten._native_batch_norm_legit_functional(x, None, None, mean, variance, training, 0.1, 1e-5)
+
+
+def test_batch_norm_runs_again_without_its_statistics() -> None:
+    x, mean, variance = torch.randn(6, 4, 5), torch.randn(4), torch.rand(4)
+    name = "_native_batch_norm_legit_functional"
+    node = of(name, lambda *given: batch_norm(*given, True)[0], x, mean, variance)
+    run = safety.second_run(node)
+    assert run is not None
+    assert not set(node.args[3:5]) & set(run.args)
+    first = batch_norm(x, mean, variance, True)
+    again = run.target(x, *run.args[1:])
+    assert len(again) == run.outputs
+    assert all(torch.equal(one, other) for one, other in zip(first, again))
+
+
+def test_batch_norm_out_of_training_runs_again_as_it_is() -> None:
+    name = "_native_batch_norm_legit_functional"
+    node = of(name, lambda *given: batch_norm(*given, False)[0], torch.randn(6, 4, 5), torch.ones(4), torch.ones(4))
+    assert safety.second_run(node) is None
