@@ -28,8 +28,6 @@ from echo.torch.verify import differences
 
 logger = logging.getLogger(__name__)
 
-RATIOS = (1.0, 0.5)  # budgets of torch's own partitioner from whose saved sets the search starts
-
 
 @dataclass
 class Partitioner:
@@ -38,8 +36,9 @@ class Partitioner:
     Args:
         memory_budget: the most bytes alive at once in a step of one compiled graph, activations and gradients without
             parameters and inputs: bytes, a size such as ``"6GB"``, or a part of what the graph needs without echo, such
-            as ``0.5``. None: torch's own partitioner, unless there is a ``max_overhead``.
+            as ``0.5``. None: torch's own partitioner, unless there is a bound on the time.
         max_overhead: the time of recomputation at most, as a part of the step: 0.1 is 10 %.
+        max_time: the time of a step at most, as a multiple of a step without echo: 1.1 is 10 % more.
         keep: names of nodes or operators (``"mm"``) that never run again.
         allow: custom operators (``"mylib::gelu"``) that are functions of their arguments, and may run again.
         fused: whether pointwise operators become one kernel, as under Inductor (`echo.torch.cost`).
@@ -52,6 +51,7 @@ class Partitioner:
 
     memory_budget: int | float | str | None = None
     max_overhead: float | None = None
+    max_time: float | None = None
     keep: Iterable[str] = ()
     allow: Iterable[str] = ()
     fused: bool = False
@@ -70,6 +70,8 @@ class Partitioner:
             raise OptionError(f"max_planning: expected seconds above zero, got {self.max_planning!r}")
         if self.max_overhead is not None and not self.max_overhead >= 0:
             raise OptionError(f"max_overhead: expected zero or more, got {self.max_overhead!r}")
+        if self.max_time is not None and not self.max_time >= 1:
+            raise OptionError(f"max_time: expected a multiple of a step without echo, 1 or more, got {self.max_time!r}")
         if self.memory_budget is not None:
             from echo.plans.options import budget_bytes
 
@@ -84,7 +86,7 @@ class Partitioner:
             BudgetError: the budget is below the least that was reached; ``torch.compile`` raises it as the
                 ``inner_exception`` of its own error.
         """
-        if self.memory_budget is None and self.max_overhead is None:
+        if self.memory_budget is None and self.max_overhead is None and self.max_time is None:
             return self._own(module, inputs, options)
         try:
             return self._planned(module, inputs, options)
@@ -112,8 +114,8 @@ class Partitioner:
             joint = joint_graph(whole, options["num_fwd_outputs"], self.allow)
             seconds = seconds_of(joint, fused=self.fused)
         plan = plan_graph(
-            joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, keep=self.keep,
-            saved=self._saved_by_torch(whole, inputs, options), deadline=Deadline.after(self.max_planning),
+            joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,
+            keep=self.keep, deadline=Deadline.after(self.max_planning),
         )  # fmt: skip
         if not is_replayed(joint, plan, seconds):
             raise VerificationError("a replay of the plan does not come to its peak")
@@ -125,18 +127,6 @@ class Partitioner:
         self.plans.append(plan)
         logger.info("echo: %s", plan)
         return pair
-
-    def _saved_by_torch(
-        self, module: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]
-    ) -> list[list[str]]:
-        """What torch's own partitioner saves; a search does without where that fails."""
-        found = []
-        for ratio in RATIOS:
-            try:
-                found.append(compat.saved_names(module, inputs, ratio, **options))
-            except Exception as error:  # torch's, for graphs of which its solvers make nothing
-                logger.debug("echo: no start from torch's partitioner at %s: %s", ratio, one_line(error))
-        return found
 
 
 class Backend:

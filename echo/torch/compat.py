@@ -73,13 +73,6 @@ def activation_budget(ratio: float, **changes: Any) -> Iterator[None]:
         yield
 
 
-def saved_names(module: fx.GraphModule, inputs: Sequence[Any], ratio: float, **options: Any) -> list[str]:
-    """The names of the values that torch's own partitioner saves at a budget; ``module`` stays as it is."""
-    with activation_budget(ratio):
-        _, backward = min_cut_partition(copied(module), inputs, **options)
-    return [node.name for node in backward.graph.nodes if node.op == "placeholder"]
-
-
 def written_inputs(module: fx.GraphModule, num_forward_outputs: int) -> set[fx.Node]:
     """The inputs into which a step writes after the forward pass: the graph returns their new values.
 

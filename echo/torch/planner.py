@@ -1,7 +1,7 @@
 """From a joint graph and a budget to a schedule: which nodes run again in the backward pass, and where.
 
-The search is the one of ``mxecho schedule`` (`echo.policies.data_graph`). It also starts from what torch's own
-partitioner saves: that set is a schedule here, too, of the same peak, so that the result is never worse by this model.
+The search is the one of ``mxecho schedule`` (`echo.policies.data_graph`), with less effort for larger graphs. It does
+not start from what torch's own partitioner saves: to find that set takes torch ten times as long, and gains nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Sequence
 
-from echo.errors import BudgetError, OptionError
+from echo.errors import BudgetError, OptionError, TimeLimitError
 from echo.estimators.storage_planner import Evaluation
-from echo.ir.schedule import RecomputeSchedule, once, replay, steps_of
+from echo.ir.schedule import RecomputeSchedule, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.plans.options import budget_bytes
 from echo.policies.data_graph import problem_of_graph, solve_graph
@@ -25,7 +25,9 @@ from echo.torch.capture import JointGraph
 # Schedules that earlier searches ended with: a least that an error named is met when it is asked for, and no larger
 # budget is kept by a slower schedule than a smaller one was.
 KNOWN = Known()
-SIMULATIONS = 100_000  # of a step, that a search may take: fewer lose some tenths of a point on 1,000 nodes
+# Simulated nodes of a search, and simulations of a step: half as many lose nothing on the models of the benchmark (200
+# to 3,600 nodes), a tenth up to a point of the overhead.
+_SIMULATED_NODES, _MOST_SIMULATIONS = 20_000_000, 100_000
 _MOST_HELD = 5  # values that an error or a text names
 
 
@@ -67,8 +69,8 @@ def plan_graph(
     *,
     memory_budget: int | float | str | None = None,
     max_overhead: float | None = None,
+    max_time: float | None = None,
     keep: Iterable[str] = (),
-    saved: Sequence[Iterable[str]] = (),
     deadline: Deadline,
 ) -> GraphPlan:
     """The fastest schedule within a budget, or the smallest within a bound on the time of recomputation.
@@ -78,24 +80,24 @@ def plan_graph(
     Args:
         memory_budget: bytes, a size such as ``"6GB"``, or a part of the peak without the plan such as ``0.5``.
         max_overhead: the time of recomputation at most, as a part of the step.
+        max_time: the time of a step at most, as a multiple of a step without the plan; of two bounds, both hold.
         keep: names of nodes or operators that never run again.
-        saved: sets of names that a partitioner of torch's saves for the backward pass, to start from.
 
     Raises:
+        TimeLimitError: ``max_time`` is below 1.
         BudgetError: no schedule that was found keeps the budget; ``reachable`` bytes were reached.
         OptionError: a limit makes no sense, or there is none.
     """
     training = joint.training
     limit = None if memory_budget is None else budget_bytes(memory_budget, training.planned_bytes)
-    banned = _named(training, frozenset(keep))
-    if limit is not None and max_overhead is None and limit >= training.planned_bytes:
+    banned = _banned(joint, frozenset(keep))
+    most = _most_seconds(max_overhead, max_time, training, sum(seconds))
+    if limit is not None and most is None and limit >= training.planned_bytes:
         return described(joint, seconds, {}, Evaluation((training.planned_bytes,), 0.0), limit)
-    most = None if max_overhead is None else _seconds_within(max_overhead, sum(seconds))
     problem = problem_of_graph(training, seconds, max_bytes=limit, max_seconds=most, banned=banned)
-    starts = [*(schedule_of(joint, names, banned) for names in saved), *_best_known(problem)]
     solved = solve_graph(
-        Search(), training, seconds, max_bytes=limit, max_seconds=most, banned=banned, starts=starts,
-        simulations=SIMULATIONS, deadline=deadline,
+        Search(), training, seconds, max_bytes=limit, max_seconds=most, banned=banned, starts=_best_known(problem),
+        light=False, simulations=min(_MOST_SIMULATIONS, _SIMULATED_NODES // len(training.nodes)), deadline=deadline,
     )  # fmt: skip
     KNOWN.add(training, solved.schedule)
     if limit is not None and solved.planned_bytes > limit:
@@ -108,15 +110,25 @@ def _best_known(problem: Problem) -> list[RecomputeSchedule]:
     return sorted(KNOWN.of(problem), key=lambda schedule: problem.rank(problem.value(schedule)))[:1]
 
 
-def _named(training: TrainingGraph, names: frozenset[str]) -> list[int]:
-    """The operators of these names, or of nodes of these names."""
-    return [number for number, node in training.operators() if names & {node.name, node.op}]
+def _banned(joint: JointGraph, names: frozenset[str]) -> list[int]:
+    """The operators of these names, or of nodes of these names, and what a checkpoint policy says must be saved."""
+    return [
+        number for number, node in joint.training.operators()
+        if names & {node.name, node.op} or str(joint.order[number].meta.get("recompute")).endswith("MUST_SAVE")
+    ]  # fmt: skip
 
 
-def _seconds_within(max_overhead: float, step: float) -> float:
-    if not max_overhead >= 0:
+def _most_seconds(
+    max_overhead: float | None, max_time: float | None, training: TrainingGraph, step: float
+) -> float | None:
+    """The seconds of recomputation that both bounds allow, None without a bound."""
+    if max_overhead is not None and not max_overhead >= 0:
         raise OptionError(f"max_overhead: expected zero or more, got {max_overhead!r}")
-    return max_overhead * step
+    if max_time is not None and not max_time >= 1:
+        raise TimeLimitError(max_time, 1.0, training.planned_bytes)
+    parts = [max_overhead] if max_overhead is not None else []
+    parts += [max_time - 1] if max_time is not None else []
+    return min(parts) * step if parts else None
 
 
 def described(
@@ -130,23 +142,6 @@ def described(
             runs[name] = runs.get(name, 0) + 1
     stock = joint.training.planned_bytes
     return GraphPlan(schedule, stock, value.bytes, limit, sum(seconds), value.seconds, tuple(runs.items()))
-
-
-def schedule_of(joint: JointGraph, saved: Iterable[str], banned: Iterable[int] = ()) -> RecomputeSchedule:
-    """The schedule in which what torch does not save runs once more, except what must not.
-
-    ``saved`` are names of values of the forward pass, views and outputs of nodes among them.
-    """
-    fixed = set(banned)
-    by_name = {node.name: node for node in joint.forward}
-    for name in saved:
-        entry = joint.storage_of(by_name[name]) if name in by_name else None
-        if entry is not None:
-            fixed.add(entry.node)
-    operators = [(number, node) for number, node in joint.training.operators() if node.forward]
-    schedule = once(joint.training, [n for n, node in operators if n not in fixed and not node.stateful])
-    needed = {step.node for step in steps_of(joint.training, schedule) if step.node != step.position}
-    return {number: positions for number, positions in schedule.items() if number in needed}
 
 
 def held_at_peak(joint: JointGraph, schedule: RecomputeSchedule) -> str:

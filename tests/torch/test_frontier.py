@@ -39,3 +39,20 @@ def test_torchs_budgets_have_rows_with_both_estimators() -> None:
     assert {row["by"] for row in rows} <= {"torch, flops", "torch, measured"}
     assert len(rows) > 8
     assert min(row["peak_bytes"] for row in rows) < max(row["peak_bytes"] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["gpt", "translation", "resnet"])
+def test_plan_is_no_slower_than_torchs_partition_of_the_same_peak(name: str) -> None:
+    model, inputs = built(name)
+    graph = traced(model, *inputs)
+    graph = graph._replace(module=compat.without_duplicates(graph.module))
+    joint = graph.joint
+    heavy = {"mm", "addmm", "bmm", "convolution"}
+    seconds = tuple(0.0 if node.is_variable else 10.0 if node.op in heavy else 1.0 for node in joint.training.nodes)
+    by_name = {node.name: value for node, value in zip(joint.order, seconds)}
+    for ratio in (0.5, 0.25):
+        with compat.activation_budget(ratio):
+            pair = compat.min_cut_partition(compat.copied(graph.module), graph.inputs, **graph.options)
+        peak, took = evaluated(pair, graph.options["num_fwd_outputs"], by_name)
+        plan = plan_graph(joint, seconds, memory_budget=peak, deadline=Deadline.after(60))
+        assert plan.recompute_seconds <= max(0.0, took - sum(seconds))

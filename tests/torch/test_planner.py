@@ -1,4 +1,4 @@
-"""Budgets on joint graphs: replayed peaks, torch's own saved sets as starts, a least that is reachable."""
+"""Budgets and bounds on joint graphs: replayed peaks, a least that is reachable, marks of checkpoints."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-t
 
 import torch.nn.functional as F  # noqa: E402
 
-from echo.errors import BudgetError, OptionError  # noqa: E402
-from echo.ir.schedule import replay, steps_of  # noqa: E402
+from echo.errors import BudgetError, OptionError, TimeLimitError  # noqa: E402
+from echo.ir.schedule import steps_of  # noqa: E402
 from echo.system.process import Deadline  # noqa: E402
-from echo.torch import compat  # noqa: E402
 from echo.torch.capture import JointGraph  # noqa: E402
-from echo.torch.planner import GraphPlan, held_at_peak, is_replayed, plan_graph, schedule_of  # noqa: E402
-from tests.support.torch_models import Traced, built, traced  # noqa: E402
+from echo.torch.planner import GraphPlan, held_at_peak, is_replayed, plan_graph  # noqa: E402
+from tests.support.torch_models import traced  # noqa: E402
 
 W = torch.randn(8, 8, requires_grad=True)
 X = torch.randn(64, 8)
@@ -71,41 +70,36 @@ def test_limits_that_make_no_sense_are_refused() -> None:
         planned(joint, memory_budget="lots")
 
 
-def saved_peak(graph: Traced, ratio: float) -> tuple[int, int]:
-    """The peak of torch's partition by its own graphs, and of its saved set as a schedule here."""
-    joint = graph.joint
-    names = compat.saved_names(graph.module, graph.inputs, ratio, **graph.options)
-    order = [step.node for step in steps_of(joint.training, schedule_of(joint, names))]
-    return replay(joint.training, order, seconds(joint)).bytes, joint.training.planned_bytes
+def test_bounds_on_time_hold_together() -> None:
+    joint = traced(deep, W, X).joint
+    step = sum(seconds(joint))
+    plans = [planned(joint, **bounds) for bounds in ({"max_time": 1.2}, {"max_overhead": 0.2}, {"max_time": 1.05},
+                                                     {"max_time": 1.05, "max_overhead": 0.2})]  # fmt: skip
+    assert plans[0] == plans[1]
+    assert plans[2].peak_bytes == plans[3].peak_bytes > plans[0].peak_bytes
+    assert 0 < plans[3].recompute_seconds <= 0.05 * step + 1e-9
+    with pytest.raises(TimeLimitError, match=r"max_time of 0\.9 cannot be met: the least that can be reached is 1\.00"):
+        planned(joint, max_time=0.9)
 
 
-def test_saved_set_of_torch_is_a_schedule_of_ours() -> None:
-    model, inputs = built("gpt")
-    graph = traced(model, *inputs)
-    peaks = [saved_peak(graph, ratio)[0] for ratio in (1.0, 0.5, 0.1)]
-    assert peaks[0] > peaks[-1]
-    assert schedule_of(graph.joint, [node.name for node in graph.joint.forward]) == {}, "all is saved"
+def test_values_that_a_checkpoint_policy_saves_never_run_again() -> None:
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+    def policy(context: object, operator: object, *args: object, **options: object) -> CheckpointPolicy:
+        is_product = operator is torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
 
-def test_plan_is_never_worse_than_torchs_saved_set() -> None:
-    model, inputs = built("gpt")
-    graph = traced(model, *inputs)
-    joint = graph.joint
-    for ratio in (0.5, 0.25):
-        names = compat.saved_names(graph.module, graph.inputs, ratio, **graph.options)
-        steps = steps_of(joint.training, schedule_of(joint, names))
-        value = replay(joint.training, [step.node for step in steps], seconds(joint))
-        plan = planned(joint, memory_budget=value.bytes, saved=[names])
-        assert plan.peak_bytes <= value.bytes
-        assert plan.recompute_seconds <= value.seconds - sum(seconds(joint)) + 1e-9
+    def contexts() -> object:
+        return create_selective_checkpoint_contexts(policy)
 
+    def marked(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(deep, w, x, use_reentrant=False, context_fn=contexts)  # type: ignore[no-any-return]
 
-def test_random_nodes_of_torchs_set_stay_saved() -> None:
-    graph = traced(lambda w: F.dropout((w @ w) + torch.rand_like(w), 0.5, True).square().sum(), W)
-    joint = graph.joint
-    again = {joint.training.nodes[number].op for number in schedule_of(joint, [])}
-    assert "rand_like" not in again
-    assert "native_dropout_mask" not in again
+    again = []
+    for function in (deep, marked):
+        plan = planned(traced(function, W, X).joint, max_overhead=5.0)
+        again.append({name.partition("_")[0] for name, _ in plan.recomputed})
+    assert again == [{"mm", "gelu"}, {"gelu"}]
 
 
 def test_holders_at_the_peak_are_named() -> None:
