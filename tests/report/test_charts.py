@@ -112,6 +112,18 @@ def test_peaks_are_named_and_do_not_cover_each_other() -> None:
     assert lines["mark"]["type"] == "area"
 
 
+def test_names_of_peaks_have_room_below_the_top_of_the_scale() -> None:
+    """Vega-Lite cuts off what stands outside of the scales of a chart that zooms."""
+    for profile in (made_up(50), replace(made_up(50), usages={})):
+        detail, _ = timeline(profile)["vconcat"]
+        lines, peaks, _ = detail["layer"]
+        bottom, top = lines["encoding"]["y"]["scale"]["domain"]
+        assert peaks["encoding"]["y"]["scale"] == lines["encoding"]["y"]["scale"]
+        assert bottom == 0 < top
+        for peak in peaks["data"]["values"]:
+            assert (1 - peak["over"] / top) * detail["height"] >= 18  # pixels: 9 up to the text, and its height
+
+
 def test_frontier_is_in_milliseconds() -> None:
     spec = frontier(
         [{"total": 10**7, "time": 1.5, "budget": 11 * 10**6}], {"total": 2 * 10**7, "time": 0.9}, 10**8, 0.04
