@@ -246,6 +246,7 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
     """
     values = [_plan_point(row, "within a budget", seconds) for row in rows]
     ends = [_plan_point({"total": stock_bytes, "time": 1.0}, STOCK, seconds), _plan_point(plan, "this plan", seconds)]
+    named_ends = _named(ends, [*values, *ends])
     axis = {"type": "quantitative", "scale": {"zero": False}, "axis": {"tickCount": 8}}
     tips = [{"field": "plan"}, {"field": "budget"},
             {"field": "mb", "type": "quantitative", "format": ",.1f", "title": "MB"},
@@ -258,7 +259,7 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
     large = {"mark": {**point, "size": 200}, "encoding": {"color": named}}
     text = {
         "mark": {"type": "text", "dy": -14, "fontWeight": "bold"},
-        "encoding": {"text": {"field": "plan"}, "color": named},
+        "encoding": {"text": {"field": "label"}, "color": named},
     }
     return {
         "$schema": VEGA_LITE_SCHEMA,
@@ -271,9 +272,21 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
         },
         "layer": [
             {"data": {"values": [*values, ends[1]]}, "mark": line},
-            {"data": {"values": ends}, "layer": [large, text]},
+            {"data": {"values": named_ends}, "layer": [large, text]},
         ],
     }
+
+
+def _named(ends: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The original graph and the plan with labels: one for both where two would cover each other, among all points."""
+    labels = [end["plan"] for end in ends]
+    for axis, words in (("mb", _NEAR_AT), ("ms", _LINE)):
+        values = [point[axis] for point in points]
+        if abs(ends[0][axis] - ends[1][axis]) > words * (max(values) - min(values)):
+            break
+    else:
+        labels = ["", " and ".join(labels)]
+    return [{**end, "label": label} for end, label in zip(ends, labels)]
 
 
 def _plan_point(row: Mapping[str, float], name: str, seconds: float) -> dict[str, Any]:

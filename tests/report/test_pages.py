@@ -297,6 +297,13 @@ def test_memory_over_the_step(tmp_path: Path) -> None:
         assert word in text
 
 
+@pytest.mark.parametrize(("action", "words"), [(RECOMPUTE, "recomputes most"), (STASH, "stashes most")])
+def test_page_says_why_it_shows_a_segment(action: str, words: str) -> None:
+    segment = Segment((Operator("a", "tanh", STASHED, 9, True, 1, 0, 0.5),), (), 1)
+    profile = replace(made_up(10), segment=segment, plan=plan_of((_decision("a", action),)))
+    assert f"the segment in which the plan {words}" in pages.html(profile)
+
+
 def test_a_segment(tmp_path: Path) -> None:
     operators = [
         Operator(f"some_{role.split()[0]}", "op", role, 10**6, role != FREED, 1 + number, number, 0.5)
