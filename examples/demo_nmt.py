@@ -254,7 +254,7 @@ def _run_worker(name: str, result: Path, arguments: argparse.Namespace, say: Cal
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
             for line in process.stdout or ():
                 if line.startswith("@bind"):
-                    say("planning")
+                    say("planning" if CONFIGURATIONS[name] is not None else "binding")
                 elif line.startswith("@step"):
                     _, step, loss = line.split()
                     say(f"loss {loss}", int(step))
@@ -276,7 +276,7 @@ def table(results: dict[str, Result]) -> Table:
         "process\nMB",
         "ms per\nstep",
         "time",
-        "loss off\nby",
+        "loss\noff by",
     )
     for heading in headings:
         shown.add_column(heading, justify="right", no_wrap=True)

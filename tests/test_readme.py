@@ -68,7 +68,7 @@ def test_language_model_example_learns(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_demo_trains_in_less_than_half_the_memory(tmp_path: Path) -> None:
-    environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path), "COLUMNS": "120"}
+    environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path), "COLUMNS": "80"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "examples" / "demo_nmt.py"), "--steps", "6"],
         capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=900, check=False,
@@ -77,3 +77,5 @@ def test_demo_trains_in_less_than_half_the_memory(tmp_path: Path) -> None:
     found = re.findall(r"^ (\S[^│]*?) {2,}(\d+) +[\d.]+x", done.stdout, re.MULTILINE)
     rows = {name.strip(): int(megabytes) for name, megabytes in found}
     assert rows["echo"] < rows["stock MXNet"] / 2
+    assert "…" not in done.stdout, "a heading is cut off"
+    assert ("stock MXNet: binding" in done.stdout, "echo: planning" in done.stdout) == (True, True)

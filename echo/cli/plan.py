@@ -61,6 +61,9 @@ WhyNames = Annotated[
 Load = Annotated[
     Optional[str], typer.Option(metavar="FILE", help="Print a plan from `--save` or Plan.save() instead of planning.")
 ]
+Diff = Annotated[
+    Optional[str], typer.Option(metavar="PLAN", help="Only show the changes from this plan to a saved one.")
+]
 # the defaults of options that plan, which mean nothing for a saved plan
 _PLANNING = {
     "policy": "search", "keep": (), "recompute": (), "fuse": True, "optimizer_states": 0, "max_overhead": "auto",
@@ -89,25 +92,26 @@ def plan(
     netron: Netron = None,
     why: WhyNames = None,
     load: Load = None,
+    diff: Diff = None,
     as_json: Json = False,
 ) -> None:
     """Plan a saved symbol, and explain the plan.
 
-    Prints memory before and after, the time that recomputation takes, and decisions with their reasons; and on a CPU
-    the predicted peak of a process that trains the symbol with Module.
+    Prints memory, time, decisions with reasons, and on a CPU the predicted peak of a process that trains by Module.
 
     \b
     Examples:
       mxecho plan model-symbol.json data=128,50 softmax_label=128,50
       mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --save plan.json --why stage1_relu
-      mxecho plan --load plan.json --why stage1_relu
+      mxecho plan --load plan.json --diff other.json
     """
     bounds = bounds_of(max_overhead, max_time, memory_budget, max_planning)
     options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused(fuse, no_fuse),
                "optimizer_states": optimizer_states, "heavy": heavy, **bounds}  # fmt: skip
     files = {"save": save, "dump": dump, "netron": netron}
+    other = _other(diff, why)
     found = _saved(load, symbol, {**options, **files}) if load else _made(symbol, shapes, why or (), options, **files)
-    _print(found, [found.why(name) for name in why or ()], as_json)
+    _print(found, [found.why(name) for name in why or ()], other, as_json)
 
 
 def _made(
@@ -147,6 +151,15 @@ def _saved(file: str, symbol: Optional[str], options: Dict[str, Any]) -> "Plan":
     return Plan.load(file)
 
 
+def _other(diff: Optional[str], why: Optional[List[str]]) -> "Optional[Plan]":
+    """Returns the plan to compare with, which is read before anything is planned; None without ``--diff``."""
+    from echo.plans.plan import Plan
+
+    if diff is not None and why:
+        raise OptionError("expected one of --why and --diff, got both")
+    return None if diff is None else Plan.load(diff)
+
+
 def _check_names(symbol: Any, names: Sequence[str]) -> None:
     """Raises `OptionError` for a name that no node of the symbol has, before anything is planned."""
     if not names:
@@ -159,10 +172,17 @@ def _check_names(symbol: Any, names: Sequence[str]) -> None:
             raise OptionError(f"--why {name}: the symbol has no node of this name{'; ' if question else ''}{question}")
 
 
-def _print(found: "Plan", answers: Sequence[Any], as_json: bool) -> None:
-    """Prints a plan, the predicted peak of a process that trains by it (on CPUs), and the answers of `Plan.why`."""
+def _print(found: "Plan", answers: Sequence[Any], other: "Optional[Plan]", as_json: bool) -> None:
+    """Prints a plan, the predicted peak of a process that trains by it (on CPUs), and the answers of `Plan.why`.
+
+    With another plan, it prints only what differs.
+    """
+    from echo.plans.difference import difference, difference_rows
     from echo.report.predicted_peaks import lines, of_symbol
 
+    if other is not None:
+        print_json(difference_rows(found, other)) if as_json else say(difference(found, other))
+        return
     process = of_symbol(found)
     if as_json:
         value = {**found.to_json(), "process_peak": process and process.to_json()}

@@ -21,7 +21,7 @@ from echo.planning import plan_cache
 from echo.planning.plan_cache import key_of
 from echo.planning.reuse import Names, PlannedGraph, SpareTime, fitting, follow, warm_start_of
 from echo.planning.what_if import WhatIf
-from echo.plans.decisions import Decision, NoteKind
+from echo.plans.decisions import Decision, Note, NoteKind
 from echo.plans.options import SEARCH, Options
 from echo.plans.plan import Plan, Summary
 from echo.plans.text import Alternative, Alternatives
@@ -32,6 +32,7 @@ from echo.system.terminal import progress
 from echo.system.threads import ONCE, Lock, own_binds
 
 logger = logging.getLogger("echo")
+_CONTINUED = 3  # a start that continues a stopped search takes at most this part of max_planning
 _FEW_OPERATORS = 32
 
 
@@ -211,6 +212,8 @@ class Planner:
         stored = None if stage_dump() is not None else plan_cache.load(key, request.graph, framework)
         if stored is not None and not stored.plan.is_late:
             return stored
+        if stored is not None:
+            request = replace(request, deadline=request.deadline.part(_CONTINUED))
         budget = request.options.memory_budget is not None
         request = replace(request, known=self._known_of(framework)) if budget else request
         try:
@@ -222,7 +225,7 @@ class Planner:
             plan_cache.keep_known(framework.key.fingerprint, request.known)
             return copy.copy(error)
         if stored is not None and planned.plan.is_late and _cost(stored.plan) <= _cost(planned.plan):
-            return stored
+            return _settled(key, stored)
         chunks = framework.on(planned.base).chunks(planned.graph)
         result = PlannedGraph(planned.plan, planned.graph, planned.base, chunks, Names.of(request.graph, planned.base))
         for note in result.plan.failed:
@@ -296,6 +299,17 @@ def _is_worth_keeping(plan: Plan, options: Options) -> bool:
     if any(note.kind is NoteKind.FAILED for note in plan.notes) or not isinstance(options.policy, str):
         return False
     return not plan.changes_nothing or sum(plan.key.operators.values()) > _FEW_OPERATORS
+
+
+def _settled(key: str, result: PlannedGraph) -> PlannedGraph:
+    """Saves a plan that a search stopped at, and from which another found nothing better, as one to take as it is.
+
+    Else each start of a program would search for as long again.
+    """
+    notes = tuple(Note(note.text) if note.kind is NoteKind.LATE else note for note in result.plan.notes)
+    settled = result._replace(plan=replace(result.plan, notes=notes))
+    plan_cache.save(key, settled)
+    return settled
 
 
 def _cost(plan: Plan) -> tuple[int, float]:

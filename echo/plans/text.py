@@ -43,7 +43,7 @@ def render(
 
 
 def _memory(before: Memory, after: Memory) -> Table:
-    table = _table("memory (MB)", "before", "after")
+    table = table_of("memory (MB)", "before", "after")
     table.add_row("planned by MXNet", megabytes(before.planned), megabytes(after.planned))
     table.add_row("alive at the peak", megabytes(before.live_peak), megabytes(after.live_peak))
     _rows(table, before.at_peak, after.at_peak, "  ")
@@ -58,7 +58,7 @@ def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], ind
 
 
 def _layers(before: Memory, after: Memory) -> Table:
-    table = _table("stashed feature maps by layer (MB)", "before", "after")
+    table = table_of("stashed feature maps by layer (MB)", "before", "after")
     for name, *sizes in largest_rows([before.layers, after.layers], _MOST_LAYERS):
         table.add_row(name, *map(megabytes, sizes))
     return table
@@ -85,7 +85,7 @@ def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
 
 
 def _decisions(action: str, groups: list[list[Decision]]) -> Table:
-    table = _table(action, "maps", "MB", "ms")
+    table = table_of(action, "maps", "MB", "ms")
     table.add_column("for example", overflow="fold")
     table.add_column("why", overflow="fold")
     for group in groups[:_MOST_DECISIONS]:
@@ -97,7 +97,7 @@ def _decisions(action: str, groups: list[list[Decision]]) -> Table:
 
 def _not_fused(groups: list[list[MissedFusion]]) -> Table:
     """Places at which a pattern was nearly found, those with the same reason together."""
-    table = _table("not fused", "places")
+    table = table_of("not fused", "places")
     table.add_column("for example", overflow="fold")
     table.add_column("because", overflow="fold")
     for group in groups:
@@ -106,7 +106,7 @@ def _not_fused(groups: list[list[MissedFusion]]) -> Table:
     return table
 
 
-def _table(heading: str, *numbers: str) -> Table:
+def table_of(heading: str, *numbers: str) -> Table:
     """Returns an empty table with one column of words, and columns of numbers."""
     from rich.table import Table  # rich is needed to print, not to plan
 

@@ -125,6 +125,12 @@ def _peaks(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return peaks
 
 
+def _with_room(peaks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A scale with room for the words for the highest peak: above the scale of a chart that zooms, all is cut off."""
+    top = max((peak["over"] for peak in peaks), default=0.0) / (1 - _LINE)
+    return {"domain": [0, top or 1], "nice": True}
+
+
 def _words_for(peaks: Sequence[Mapping[str, Any]], y: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "data": {"values": peaks},
@@ -135,21 +141,19 @@ def _words_for(peaks: Sequence[Mapping[str, Any]], y: Mapping[str, Any]) -> dict
 
 def timeline(profile: Profiled) -> Spec:
     """Bytes alive over the training step, one line a graph; a brush over the small one below zooms."""
-    x: dict[str, Any] = {
-        "field": "at",
-        "type": "quantitative",
-        "title": "operators of the training step, in their order",
-    }
+    title = "operators of the training step, in their order"
+    x: dict[str, Any] = {"field": "at", "type": "quantitative", "title": title}
     colors = scale(GRAPH_COLORS, list(profile.usages))
     color = {"field": "graph", "type": "nominal", "scale": colors, "legend": _GRAPHS}
-    y = {"field": "mb", "type": "quantitative", "title": "MB alive"}
+    rows = timeline_rows(profile)
+    peaks = _peaks(rows)
+    y = {"field": "mb", "type": "quantitative", "title": "MB alive", "scale": _with_room(peaks)}
     tips = [{"field": field, "type": "nominal"} for field in ("graph", "operator", "pass", "largest")]
     tips.insert(1, {"field": "mb", "type": "quantitative", "format": ",.1f"})
     zoomed: dict[str, Any] = {**x, "scale": {"domain": {"param": "brush"}}, "axis": {"format": "%"}, "title": None}
     near = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
     shown = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 0}
     area = {"type": "area", "opacity": 0.12, "line": True, "clip": True}
-    rows = timeline_rows(profile)
     point = {"type": "point", "filled": True, "size": 60, "clip": True}
     detail = {
         "width": WIDTH,
@@ -157,7 +161,7 @@ def timeline(profile: Profiled) -> Spec:
         "encoding": {"x": zoomed, "y": y, "color": color},
         "layer": [
             {"mark": area, "encoding": {"y": {**y, "stack": None}}},
-            _words_for(_peaks(rows), y),
+            _words_for(peaks, y),
             {
                 "params": [{"name": "near", "select": near}],
                 "mark": point,
@@ -242,6 +246,7 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
     """
     values = [_plan_point(row, "within a budget", seconds) for row in rows]
     ends = [_plan_point({"total": stock_bytes, "time": 1.0}, STOCK, seconds), _plan_point(plan, "this plan", seconds)]
+    named_ends = _named(ends, [*values, *ends])
     axis = {"type": "quantitative", "scale": {"zero": False}, "axis": {"tickCount": 8}}
     tips = [{"field": "plan"}, {"field": "budget"},
             {"field": "mb", "type": "quantitative", "format": ",.1f", "title": "MB"},
@@ -254,7 +259,7 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
     large = {"mark": {**point, "size": 200}, "encoding": {"color": named}}
     text = {
         "mark": {"type": "text", "dy": -14, "fontWeight": "bold"},
-        "encoding": {"text": {"field": "plan"}, "color": named},
+        "encoding": {"text": {"field": "label"}, "color": named},
     }
     return {
         "$schema": VEGA_LITE_SCHEMA,
@@ -267,9 +272,21 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
         },
         "layer": [
             {"data": {"values": [*values, ends[1]]}, "mark": line},
-            {"data": {"values": ends}, "layer": [large, text]},
+            {"data": {"values": named_ends}, "layer": [large, text]},
         ],
     }
+
+
+def _named(ends: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The original graph and the plan with labels: one for both where two would cover each other, among all points."""
+    labels = [end["plan"] for end in ends]
+    for axis, words in (("mb", _NEAR_AT), ("ms", _LINE)):
+        values = [point[axis] for point in points]
+        if abs(ends[0][axis] - ends[1][axis]) > words * (max(values) - min(values)):
+            break
+    else:
+        labels = ["", " and ".join(labels)]
+    return [{**end, "label": label} for end, label in zip(ends, labels)]
 
 
 def _plan_point(row: Mapping[str, float], name: str, seconds: float) -> dict[str, Any]:

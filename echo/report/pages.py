@@ -76,8 +76,11 @@ _LABELS = {
             "fill": {"value": "#ffffff"},
             "fontSize": {"value": 11},
             "fontWeight": {"value": "bold"},
+            # two lines where there is room, so that a long name costs no size
             "text": {
-                "signal": "datum.y1 - datum.y0 < 16 ? '' : datum.layer + '  ' + format(datum.total, ',.1f') + ' MB'"
+                "signal": "datum.y1 - datum.y0 < 16 ? '' : datum.y1 - datum.y0 < 32 ? "
+                "datum.layer + '  ' + format(datum.total, ',.1f') + ' MB' : "
+                "[datum.layer, format(datum.total, ',.1f') + ' MB']"
             },
             "limit": {"signal": "datum.x1 - datum.x0 - 6"},
         }

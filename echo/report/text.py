@@ -10,7 +10,7 @@ from rich.table import Table
 from echo.errors import OptionError
 from echo.plans.text import largest_rows
 from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, Layer, Profiled, Usage, layer_of
-from echo.system.terminal import MB, megabytes, preserve_python_rng, text_of
+from echo.system.terminal import change_text, megabytes, preserve_python_rng, text_of
 
 # The gain from a little more memory, in words.
 
@@ -228,7 +228,7 @@ def _changes(title: str, rows: Mapping[str, tuple[int, int]], totals: Mapping[st
             f"{len(rest)} {'more' if changed else 'unchanged'}",
             megabytes(before),
             megabytes(after),
-            _grown(before, after),
+            change_text(before, after),
         )
     table.add_section()
     for name, pair in totals.items():
@@ -237,11 +237,4 @@ def _changes(title: str, rows: Mapping[str, tuple[int, int]], totals: Mapping[st
 
 
 def _row(table: Table, name: str, before: int, after: int) -> None:
-    table.add_row(name, megabytes(before), megabytes(after), _grown(before, after))
-
-
-def _grown(before: int, after: int) -> str:
-    if before == after:
-        return "0.0"
-    percent = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
-    return f"{(after - before) / MB:+,.1f}{percent}"
+    table.add_row(name, megabytes(before), megabytes(after), change_text(before, after))

@@ -25,6 +25,14 @@ def megabytes(size: float, digits: int = 1) -> str:
     return f"{size / MB:,.{digits}f}"
 
 
+def change_text(before: int, after: int) -> str:
+    """Returns the change in MB and per cent, for such a column: "-6.0 (-60 %)"; "0.0" if there is none."""
+    if before == after:
+        return "0.0"
+    percent = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
+    return f"{(after - before) / MB:+,.1f}{percent}"
+
+
 def size_text(size: float) -> str:
     """Returns the size with its unit and three digits or more: "842 MB", "6.3 MB", "17 kB", "900 bytes"."""
     if abs(size) < KB:

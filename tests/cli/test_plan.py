@@ -11,6 +11,7 @@ import pytest
 
 import echo
 from echo.cli import main
+from echo.plans.difference import difference, difference_rows
 from echo.plans.plan import Plan
 from tests.cli.models import SAVED, SHAPES, check_line, network
 from tests.plans.test_plan import plan as a_plan
@@ -81,6 +82,33 @@ def test_json_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out) == value
     assert main.main(["plan", "--load", str(saved), "--why", "tanh3", "--json"]) == 0
     assert [each["decision"] for each in json.loads(capsys.readouterr().out)["why"]] == [answer["decision"]]
+
+
+def test_diff_shows_the_changes_to_a_saved_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    none, all_of_it = str(tmp_path / "none.json"), str(tmp_path / "all.json")
+    words = ["plan", network(tmp_path), *SHAPES, "--no-fuse"]
+    assert main.main([*words, "--policy", "none", "--save", none]) == 0
+    capsys.readouterr()
+    assert main.main([*words, "--max-overhead", "none", "--save", all_of_it, "--diff", none]) == 0
+    made = capsys.readouterr().out
+    this, other = Plan.load(all_of_it), Plan.load(none)
+    assert made == f"{difference(this, other)}\n"
+    assert "recomputed by one plan only" in made
+    assert main.main(["plan", "--load", all_of_it, "--diff", none]) == 0
+    assert capsys.readouterr().out == made
+    assert main.main(["plan", "--load", all_of_it, "--diff", none, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == difference_rows(this, other)
+
+
+def test_diff_reads_the_other_plan_before_anything_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(echo, "plan", lambda *_, **__: pytest.fail("planned"))
+    words = ["plan", network(tmp_path), *SHAPES]
+    assert "nowhere.json" in check_line([*words, "--diff", str(tmp_path / "nowhere.json")], capsys)
+    assert "is not a plan" in check_line([*words, "--diff", words[1]], capsys)
+    both = [*words, "--diff", "plan.json", "--why", "tanh0"]
+    assert "expected one of --why and --diff, got both" in check_line(both, capsys, 2)
 
 
 @pytest.mark.parametrize(

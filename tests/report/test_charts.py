@@ -112,6 +112,18 @@ def test_peaks_are_named_and_do_not_cover_each_other() -> None:
     assert lines["mark"]["type"] == "area"
 
 
+def test_names_of_peaks_have_room_below_the_top_of_the_scale() -> None:
+    """Vega-Lite cuts off what stands outside of the scales of a chart that zooms."""
+    for profile in (made_up(50), replace(made_up(50), usages={})):
+        detail, _ = timeline(profile)["vconcat"]
+        lines, peaks, _ = detail["layer"]
+        bottom, top = lines["encoding"]["y"]["scale"]["domain"]
+        assert peaks["encoding"]["y"]["scale"] == lines["encoding"]["y"]["scale"]
+        assert bottom == 0 < top
+        for peak in peaks["data"]["values"]:
+            assert (1 - peak["over"] / top) * detail["height"] >= 18  # pixels: 9 up to the text, and its height
+
+
 def test_frontier_is_in_milliseconds() -> None:
     spec = frontier(
         [{"total": 10**7, "time": 1.5, "budget": 11 * 10**6}], {"total": 2 * 10**7, "time": 0.9}, 10**8, 0.04
@@ -120,3 +132,14 @@ def test_frontier_is_in_milliseconds() -> None:
     assert [point["ms"] for point in points] == [60.0, 36.0]
     assert points[0]["budget"] == "11.0 MB"
     assert (stock["mb"], stock["ms"]) == (100, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("total", "labels"), [(10**8, ["", "stock and this plan"]), (2 * 10**7, ["stock", "this plan"])]
+)
+def test_names_in_a_frontier_do_not_cover_each_other(total: int, labels: list[str]) -> None:
+    """A plan that changes nothing is where the original graph is."""
+    spec = frontier([{"total": 10**7, "time": 1.5, "budget": 11 * 10**6}], {"total": total, "time": 1.0}, 10**8, 0.04)
+    named = spec["layer"][1]
+    assert [point["label"] for point in named["data"]["values"]] == labels
+    assert named["layer"][1]["encoding"]["text"]["field"] == "label"

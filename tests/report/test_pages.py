@@ -71,6 +71,13 @@ def test_areas_of_two_graphs_have_one_scale_and_names_their_megabytes() -> None:
         assert sum(row["total"] for row in layers) == pytest.approx(total / 10**6, abs=0.1)
 
 
+def test_long_name_of_a_layer_leaves_its_megabytes_to_be_read() -> None:
+    tensors = (Tensor(name, "", name, "weights", 40 * 10**6, ALWAYS, 0) for name in ("a" * 300, "b" * 300))
+    svg = convert.vega_to_svg(treemap(Usage(0, {}, ("step",), 1, tuple(tensors))))
+    assert len(re.findall(r"a{20,}…", svg)) == 1
+    assert len(re.findall(r">40\.0 MB<", svg)) == 2
+
+
 def _decision(name: str, action: str = STASH, reason: str = "", size: int = 10) -> Decision:
     return Decision(0, name, "tanh", 0, action, size, 0.5, reason)
 
@@ -288,6 +295,13 @@ def test_memory_over_the_step(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     for word in ("some model", "MB alive", "stock", "echo", "operators of the training step, in their order"):
         assert word in text
+
+
+@pytest.mark.parametrize(("action", "words"), [(RECOMPUTE, "recomputes most"), (STASH, "stashes most")])
+def test_page_says_why_it_shows_a_segment(action: str, words: str) -> None:
+    segment = Segment((Operator("a", "tanh", STASHED, 9, True, 1, 0, 0.5),), (), 1)
+    profile = replace(made_up(10), segment=segment, plan=plan_of((_decision("a", action),)))
+    assert f"the segment in which the plan {words}" in pages.html(profile)
 
 
 def test_a_segment(tmp_path: Path) -> None:

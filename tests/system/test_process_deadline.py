@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import echo
 from echo import pipeline
 from echo.errors import BudgetError, OptionError
 from echo.planning.planner import Planner
+from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.plans.variables import options_from
 from echo.runtime import bind_plan
@@ -110,6 +112,30 @@ def test_better_plan_of_two_that_were_stopped_is_taken(monkeypatch: pytest.Monke
     stopped = planned(monkeypatch, 0.3, max_planning=6)
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     assert planned(monkeypatch, 20.0, max_planning=6).after.planned <= stopped.after.planned
+
+
+def test_stopped_plan_that_another_start_does_not_improve_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    full, searches = pipeline.plan, []
+
+    def stopped(request: Any) -> Any:
+        result = full(request)
+        searches.append((result.plan.after.planned, request.deadline.left))
+        late = Note("planning stopped", NoteKind.LATE)
+        return result._replace(plan=replace(result.plan, notes=(*result.plan.notes, late)))
+
+    monkeypatch.setattr(pipeline, "plan", stopped)
+    found = []
+    for _ in range(4):
+        monkeypatch.setattr(bind_plan, "PLANNER", Planner())  # as in a new process
+        found.append(planned(monkeypatch, 0.0, max_planning=9))
+    assert [plan.is_late for plan in found] == [True, False, False, False]
+    (size, _), _ = searches
+    assert searches == [(size, 9), (size, 3)], "the second start continues for a third of the time"
+    assert {plan.after.planned for plan in found} == {size}
+    assert all("planning stopped" in str(plan) for plan in found)
 
 
 def test_budgets_say_that_time_was_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 from echo.system import terminal as module
 from echo.system.terminal import (
     bytes_of,
+    change_text,
     counted,
     megabytes,
     preformatted,
@@ -36,6 +37,11 @@ from echo.system.terminal import (
 def test_size_has_the_unit_that_fits(size: int, text: str) -> None:
     assert size_text(size) == text
     assert abs(bytes_of(text) - size) <= 0.051 * abs(size)
+
+
+def test_change_is_in_megabytes_and_per_cent_of_what_was_there() -> None:
+    assert change_text(10 * 10**6, 4 * 10**6) == "-6.0 (-60 %)"
+    assert (change_text(0, 2 * 10**6), change_text(5, 5)) == ("+2.0", "0.0")
 
 
 def test_megabytes_are_millions() -> None:

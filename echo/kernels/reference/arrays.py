@@ -42,6 +42,11 @@ def counts_of(lengths: Maybe, batch: int, most: int) -> NDArray[np.int64]:
     return np.clip(np.trunc(np.nan_to_num(np.asarray(lengths, np.float64))), 0, most).astype(np.int64)
 
 
+def unpacked(bits: Array, count: int) -> Array:
+    """The first ``count`` bits as numbers, 0 or 1."""
+    return np.unpackbits(bits, count=count, bitorder="little").astype(np.float64)
+
+
 def normalised(x: Array, eps: float) -> tuple[Array, Array]:
     """x with mean 0 and variance 1 over its last axis, and the factor."""
     if not x.size:

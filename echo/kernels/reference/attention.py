@@ -16,8 +16,9 @@ from echo.kernels.reference.arrays import (
     normalised_grad,
     or_zeros,
     tanh_slope,
+    unpacked,
 )
-from echo.kernels.reference.rows import dropout, unpacked
+from echo.kernels.reference.rows import dropout
 
 _ADDS, _MULTIPLIES = 0, 2
 

@@ -15,6 +15,7 @@ from echo.kernels.reference.arrays import (
     normalised_grad,
     or_zeros,
     sigmoid,
+    unpacked,
 )
 
 
@@ -185,11 +186,6 @@ def philox(seed: int, offset: int, count: int) -> NDArray[np.uint32]:
         c1, c3 = second & low, first & low
         k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
     return np.asarray(np.stack((c0, c1, c2, c3), axis=-1).reshape(-1)[:count], np.uint32)
-
-
-def unpacked(bits: Array, count: int) -> Array:
-    """The first ``count`` bits as numbers, 0 or 1."""
-    return np.unpackbits(bits, count=count, bitorder="little").astype(np.float64)
 
 
 def dropout(x: Array, *, keep: float, seed: int = 0, offset: int = 0) -> Arrays:
