@@ -1,48 +1,39 @@
 """Peaks and recomputation of torch's own activation budgets and of echo, on the same joint graph of a torch model.
 
-    python -m benchmarks.torch_frontier gpt translation resnet
+    python -m benchmarks.torch_frontier [MODEL ...]
 
 Needs torch, not MXNet. Everything is modelled, with one accounting: the live bytes of storages over the operators of
 the graphs that a partitioner returns, and the seconds of operators as they were timed on this machine. torch's budgets
 are tried with its own estimates and with these seconds instead. Echo is given each peak that torch reaches, and what
-lies below. With ``fused``, pointwise operators count as in `echo.torch.cost`. Writes
-results/torch_frontier.json.
+lies below. With ``fused``, pointwise operators count as in `echo.torch.cost`. Writes results/torch_frontier.json after
+each model: all take half an hour, most of it in torch's partitioner.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator, Mapping
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from benchmarks.record import known_rows, save
+from benchmarks.torch_models import MODELS
 from echo.errors import BudgetError
 from echo.policies.least import Known
 from echo.system.process import Deadline
 from echo.torch import compat, planner, safety
 from echo.torch.capture import JointGraph, aliased, storage_bytes, storage_key
 from echo.torch.cost import seconds_of
-from tests.support.torch_models import GPT, ResNet, Traced, Translation, traced
+from tests.support.torch_models import Traced, traced
 
 RATIOS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 BELOW = (0.8, 0.6)  # times torch's least, that echo is asked for too
 PLANNING = 10.0
 
-Model = Callable[[], "tuple[nn.Module, tuple[torch.Tensor, ...]]"]
-
-
-def _words(limit: int, *shape: int) -> torch.Tensor:
-    return torch.randint(0, limit, shape)
-
-
-MODELS: dict[str, Model] = {
-    "gpt": lambda: (GPT(6, 256, 256, 0.0), (_words(50, 4, 256), _words(50, 4, 256))),
-    "translation": lambda: (Translation(256), (_words(40, 32, 20), _words(40, 32, 20), _words(40, 32, 20))),
-    "resnet": lambda: (ResNet(64, 6), (torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,)))),
-}
+# A division of a graph: by whom, at which of torch's ratios, the graphs, and the seconds that it took.
+Division = tuple[str, float, "tuple[fx.GraphModule, fx.GraphModule]", float]
 
 
 def storages(graph: fx.Graph, made_before: dict[str, Any]) -> dict[fx.Node, list[tuple[Any, int]]]:
@@ -88,11 +79,10 @@ def evaluated(pair: tuple[fx.GraphModule, fx.GraphModule], count: int, seconds: 
     return peak, sum(seconds.get(node.name, 0.0) for node in steps)
 
 
-def torch_settings(seconds: dict[str, float]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """torch's estimators, and one that has the seconds measured here."""
-    yield "flops", {}
+def estimator_of(seconds: Mapping[str, float]) -> dict[str, Any] | None:
+    """The setting for an estimator of torch's that has the seconds measured here; None where torch has no such one."""
     if compat.version() < (2, 13):
-        return
+        return None
     from torch._inductor.custom_graph_pass import CustomRuntimeEstimator
 
     class Measured(CustomRuntimeEstimator):
@@ -102,23 +92,27 @@ def torch_settings(seconds: dict[str, float]) -> Iterator[tuple[str, dict[str, A
         def uuid(self) -> None:
             return None
 
-    yield "measured", {"activation_memory_budget_runtime_estimator": Measured()}
+    return {"activation_memory_budget_runtime_estimator": Measured()}
 
 
-def torch_rows(graph: Traced, seconds: dict[str, float], stock: float) -> Iterator[dict[str, Any]]:
-    """A row for each budget and estimator of torch's that it can solve."""
-    for estimator, changes in torch_settings(seconds):
-        for ratio in RATIOS:
-            begin = time.perf_counter()
-            try:
-                with compat.activation_budget(ratio, **changes):
-                    pair = compat.min_cut_partition(compat.copied(graph.module), graph.inputs, **graph.options)
-            except Exception as error:  # torch's solvers fail for some graphs and budgets
-                print(f"  torch {estimator} {ratio}: {type(error).__name__}: {str(error)[:90]}")
-                continue
-            peak, took = evaluated(pair, graph.options["num_fwd_outputs"], seconds)
-            yield {"by": f"torch, {estimator}", "ratio": ratio, "peak_bytes": peak, "overhead": took / stock - 1,
-                   "planning_seconds": time.perf_counter() - begin}  # fmt: skip
+def divisions(graph: Traced, estimator: str, changes: Mapping[str, Any]) -> Iterator[Division]:
+    """What torch's own partitioner makes of a graph at each budget that it can solve."""
+    for ratio in RATIOS:
+        begin = time.perf_counter()
+        try:
+            with compat.activation_budget(ratio, **changes):
+                pair = compat.min_cut_partition(compat.copied(graph.module), graph.inputs, **graph.options)
+        except Exception as error:  # torch's solvers fail for some graphs and budgets
+            print(f"  torch {estimator} {ratio}: {type(error).__name__}: {str(error)[:90]}")
+            continue
+        yield f"torch, {estimator}", ratio, pair, time.perf_counter() - begin
+
+
+def torch_row(division: Division, graph: Traced, seconds: dict[str, float], stock: float) -> dict[str, Any]:
+    """The peak and the recomputation of a division."""
+    by, ratio, pair, took = division
+    peak, step = evaluated(pair, graph.options["num_fwd_outputs"], seconds)
+    return {"by": by, "ratio": ratio, "peak_bytes": peak, "overhead": step / stock - 1, "planning_seconds": took}
 
 
 def echo_row(joint: JointGraph, seconds: tuple[float, ...], budget: int) -> dict[str, Any]:
@@ -134,30 +128,42 @@ def echo_row(joint: JointGraph, seconds: tuple[float, ...], budget: int) -> dict
             "recomputed": len(plan.recomputed), "planning_seconds": time.perf_counter() - begin}  # fmt: skip
 
 
-def measure(name: str, fused: bool) -> list[dict[str, Any]]:
-    """The rows of a model."""
+def measure(name: str) -> list[dict[str, Any]]:
+    """The rows of a model, with pointwise operators as they are and fused."""
     torch.manual_seed(1)
     model, inputs = MODELS[name]()
     graph = traced(model, *inputs)
     graph = graph._replace(module=compat.without_duplicates(graph.module))
+    begin = time.perf_counter()
     joint = graph.joint
-    seconds = seconds_of(joint, fused=fused)
-    by_name = {node.name: value for node, value in zip(joint.order, seconds)}
-    pair = compat.default_partition(compat.copied(graph.module), graph.inputs, **graph.options)
-    peak, _ = evaluated(pair, graph.options["num_fwd_outputs"], by_name)
-    stock = sum(seconds)  # torch's default partition runs dropouts and attention twice: it takes them for impure
-    kind = {"model": name, "fused": fused, "nodes": len(joint.order), "stock_bytes": joint.training.planned_bytes}
-    print(f"{name}{', fused' if fused else ''}: {len(joint.order)} nodes, {joint.training.planned_bytes / 1e6:.1f} MB "
-          f"by echo's graph, {peak / 1e6:.1f} MB by torch's, {1e3 * stock:.1f} ms", flush=True)  # fmt: skip
-    rows = [{**kind, **row} for row in torch_rows(graph, by_name, stock)]
-    least = min(row["peak_bytes"] for row in rows)
-    budgets = sorted({row["peak_bytes"] for row in rows} | {int(share * least) for share in BELOW}, reverse=True)
-    rows += [{**kind, **echo_row(joint, seconds, budget)} for budget in budgets if budget < peak]
-    for row in rows:
-        what = f"{row['peak_bytes'] / 1e6:8.2f} MB {100 * row['overhead']:+7.2f} %" if "overhead" in row else \
-            f"least {row['least_bytes'] / 1e6:.2f} MB"  # fmt: skip
-        print(f"  {row['by']:16} {row.get('ratio', ''):4} {what} {row['planning_seconds']:6.1f} s", flush=True)
+    reading = time.perf_counter() - begin
+    own = list(divisions(graph, "flops", {}))
+    rows = []
+    for fused in (False, True):
+        begin = time.perf_counter()
+        seconds = seconds_of(joint, fused=fused)
+        by_name = {node.name: value for node, value in zip(joint.order, seconds)}
+        stock = sum(seconds)  # torch's default partition runs dropouts and attention twice: it takes them for impure
+        kind = {"model": name, "fused": fused, "nodes": len(joint.order), "stock_bytes": joint.training.planned_bytes,
+                "reading_seconds": reading, "timing_seconds": time.perf_counter() - begin}  # fmt: skip
+        changes = estimator_of(by_name)
+        measured = [] if changes is None else list(divisions(graph, "measured", changes))
+        torchs = [torch_row(division, graph, by_name, stock) for division in own + measured]
+        peaks = {row["peak_bytes"] for row in torchs}
+        budgets = sorted(peaks | {int(share * min(peaks)) for share in BELOW}, reverse=True)
+        echos = [echo_row(joint, seconds, budget) for budget in budgets if budget < joint.training.planned_bytes]
+        rows += [{**kind, **row} for row in torchs + echos]
+        print(f"{name}{', fused' if fused else ''}: {len(joint.order)} nodes, "
+              f"{joint.training.planned_bytes / 1e6:.1f} MB, {1e3 * stock:.1f} ms", flush=True)  # fmt: skip
+        for row in torchs + echos:
+            _show(row)
     return rows
+
+
+def _show(row: dict[str, Any]) -> None:
+    what = f"{row['peak_bytes'] / 1e6:8.2f} MB {100 * row['overhead']:+7.2f} %" if "overhead" in row else \
+        f"least {row['least_bytes'] / 1e6:.2f} MB"  # fmt: skip
+    print(f"  {row['by']:16} {row.get('ratio', ''):4} {what} {row['planning_seconds']:6.1f} s", flush=True)
 
 
 def main() -> None:
@@ -168,9 +174,9 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = [row for row in known_rows("torch_frontier") if row["model"] not in names]
     for name in names:
-        for fused in (False, True):
-            rows += measure(name, fused)
-    print(save("torch_frontier", rows, ("torch",)))
+        rows += measure(name)
+        path = save("torch_frontier", rows, ("torch",))
+    print("written:", path)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
 
-from benchmarks.torch_frontier import evaluated, torch_rows  # noqa: E402
+from benchmarks.torch_frontier import divisions, estimator_of, evaluated, torch_row  # noqa: E402
 from echo.system.process import Deadline  # noqa: E402
 from echo.torch import compat  # noqa: E402
 from echo.torch.partition import partitioned  # noqa: E402
@@ -35,8 +35,10 @@ def test_torchs_budgets_have_rows_with_both_estimators() -> None:
     model, inputs = built("gpt")
     graph = traced(model, *inputs)
     seconds = {node.name: 1e-5 for node in graph.joint.order}
-    rows = list(torch_rows(graph, seconds, sum(seconds.values())))
-    assert {row["by"] for row in rows} <= {"torch, flops", "torch, measured"}
+    own = list(divisions(graph, "flops", {}))
+    measured = list(divisions(graph, "measured", estimator_of(seconds) or {}))
+    rows = [torch_row(division, graph, seconds, sum(seconds.values())) for division in own + measured]
+    assert {row["by"] for row in rows} == {"torch, flops", "torch, measured"}
     assert len(rows) > 8
     assert min(row["peak_bytes"] for row in rows) < max(row["peak_bytes"] for row in rows)
 
