@@ -1,7 +1,8 @@
 """Seconds of the nodes of a torch graph on the user's device: what a second run of each would take.
 
-Products, convolutions and attention are run and timed, each signature once in a process. Other operators count by the
-bytes that they move, at the bandwidth that a copy reaches on the device, plus the time of a call.
+Products, convolutions and attention are run and timed, each signature once on a device: seconds are kept on disk
+(`echo.estimators.cost_table`). Other operators count by the bytes that they move, at the bandwidth that a copy reaches
+on the device, plus the time of a call.
 
 With ``fused``, as under Inductor, a chain of pointwise operators is one kernel: only what it reads from outside and
 what others read of it moves through memory, so that an intermediate value costs nothing and its readers nothing for it.
@@ -12,22 +13,25 @@ pointwise operators are timed too: on a CPU an exponential takes longer than its
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import fx
 from torch.utils import _pytree
 
+from echo.estimators.cost_table import CostTable
 from echo.ir.ops import is_heavy_in_torch
-from echo.system.process import Deadline
+from echo.system.process import Deadline, processor
 from echo.torch import safety
 from echo.torch.capture import JointGraph, hint, nbytes, storage_bytes
 
-# Seconds by device and signature, and rates by device: they stay the same while a process lives.
-SECONDS: dict[Hashable, float] = {}
+# Seconds of operators, and of a byte, an operation and a call, by device; and what this process measured of them.
+TABLES: dict[str, CostTable] = {}
+_MEASURED: set[tuple[str, str]] = set()
 
 _MEASURING = 6.0  # seconds for the timing of one graph; what is left then counts by its bytes
 _RUNS, _LONG = 4, 0.05  # runs of one operator, of which the fastest counts; seconds after which one run will do
+_STEADY = 1.5  # times the fastest run: where no other one is below, other programs ran
 _COPIED = 16 << 20  # bytes of the array whose copy shows the bandwidth: more than the caches of most processors
 _PRODUCT = 512  # rows and columns of the product that shows the rate of products
 _HEAVY_MORE = frozenset({
@@ -54,10 +58,13 @@ def seconds_of(joint: JointGraph, *, fused: bool) -> tuple[float, ...]:
     deadline = Deadline.after(_MEASURING)
     groups = fusion_groups(joint) if fused else {}
     with torch.no_grad():
-        return tuple(
+        seconds = tuple(
             0.0 if joint.masks.get(node) == number else _seconds(node, joint, groups, fused, deadline)
             for number, node in enumerate(joint.order)
         )
+    for table in TABLES.values():
+        table.save()
+    return seconds
 
 
 def is_heavy(node: fx.Node) -> bool:
@@ -108,16 +115,16 @@ def _seconds(node: fx.Node, joint: JointGraph, groups: Mapping[fx.Node, int], fu
         return 0.0
     device = _device(node)
     moved = _bytes_moved(node, joint, groups)
-    by_bytes = moved / _rate(device, _bandwidth) if moved else 0.0
+    by_bytes = moved * _known(device, _seconds_a_byte) if moved else 0.0
     if fused and not is_heavy(node):
-        return by_bytes + (0.0 if node in groups else _rate(device, _call))
+        return by_bytes + (0.0 if node in groups else _known(device, _seconds_a_call))
     if _may_be_timed(node):
         measured = _timed(node, device, deadline)
         if measured is not None:
             return measured
     flops = _flops(node)
-    by_flops = flops / _rate(device, _flop_rate) if flops else 0.0
-    return max(by_bytes, by_flops) + _rate(device, _call)
+    by_flops = flops * _known(device, _seconds_a_flop) if flops else 0.0
+    return max(by_bytes, by_flops) + _known(device, _seconds_a_call)
 
 
 def _bytes_moved(node: fx.Node, joint: JointGraph, groups: Mapping[fx.Node, int]) -> int:
@@ -165,15 +172,39 @@ def _may_be_timed(node: fx.Node) -> bool:
 
 def _timed(node: fx.Node, device: torch.device, deadline: Deadline) -> float | None:
     """The seconds of an operator, None where it could not be timed."""
-    key = (str(device), *_signature(node))
-    if key not in SECONDS:
+    table, key = _table(device), _signature(node)
+    if _is_to_be_measured(table, key):
         if deadline.is_over:
-            return None
+            return table.get(key)
         try:
-            SECONDS[key] = _run(_call_of(node), device)
+            _keep(table, key, _run(_call_of(node), device))
         except Exception:  # whatever an operator raises for made-up values, or because memory is short
             return None
-    return SECONDS[key]
+    return table.get(key)
+
+
+def _is_to_be_measured(table: CostTable, key: str) -> bool:
+    """Whether there is no time yet, or only one that an earlier process measured while the machine was busy."""
+    return key not in table or (table.is_provisional(key) and (table.device, key) not in _MEASURED)
+
+
+def _keep(table: CostTable, key: str, runs: Sequence[float], count: int = 1) -> None:
+    """Keeps the fastest of some runs, as the time of each of ``count`` things; provisional where none came near it."""
+    first, *others = sorted(runs)
+    table.add(key, max(first, 1e-9) / count, provisional=bool(others) and others[0] > _STEADY * first)
+    _MEASURED.add((table.device, key))
+
+
+def _table(device: torch.device) -> CostTable:
+    """The times of a device, which are also those of this version of torch and this number of threads."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = f"{processor()}, {torch.get_num_threads()} threads"
+    text = f"torch {torch.__version__}, {device}, {name}"
+    if text not in TABLES:
+        TABLES[text] = CostTable(text)
+    return TABLES[text]
 
 
 def _call_of(node: fx.Node) -> Callable[[], Any]:
@@ -194,19 +225,19 @@ def _filled(value: torch.Tensor) -> torch.Tensor:
     return flat.as_strided(shape, strides)
 
 
-def _signature(node: fx.Node) -> tuple[str, str]:
+def _signature(node: fx.Node) -> str:
     def described(read: fx.Node) -> str:
         values = safety.values_of(read)
         return str([(tuple(map(hint, value.shape)), tuple(map(hint, value.stride())), value.dtype)
                     if isinstance(value, torch.Tensor) else str(value) for value in values])  # fmt: skip
 
-    return str(node.target), str(_pytree.tree_map_only(fx.Node, described, (node.args, node.kwargs)))
+    return f"{node.target} {_pytree.tree_map_only(fx.Node, described, (node.args, node.kwargs))}"
 
 
-def _run(call: Callable[[], Any], device: torch.device) -> float:
-    """The fastest of some runs, in seconds, after one that counts for nothing."""
+def _run(call: Callable[[], Any], device: torch.device) -> list[float]:
+    """The seconds of some runs, after one that counts for nothing; of one alone where that takes long."""
     wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    best = float("inf")
+    times: list[float] = []
     for run in range(_RUNS + 1):
         wait()
         begin = time.perf_counter()
@@ -214,39 +245,40 @@ def _run(call: Callable[[], Any], device: torch.device) -> float:
         wait()
         took = time.perf_counter() - begin
         if run or took > _LONG:
-            best = min(best, took)
+            times.append(took)
         if took > _LONG:
             break
-    return best
+    return times
 
 
-# Rates of a device.
+# What a device does in a second.
 
 
-def _rate(device: torch.device, measure: Callable[[torch.device], float]) -> float:
-    key = (str(device), measure.__name__)
-    if key not in SECONDS:
-        SECONDS[key] = measure(device)
-    return SECONDS[key]
+def _known(device: torch.device, measure: Callable[[torch.device], tuple[Sequence[float], int]]) -> float:
+    """The seconds of one thing that ``measure`` runs many of."""
+    table, key = _table(device), measure.__name__
+    if _is_to_be_measured(table, key):
+        _keep(table, key, *measure(device))
+    return table.get(key) or 0.0
 
 
-def _bandwidth(device: torch.device) -> float:
-    """Bytes a second, reads and writes together."""
+def _seconds_a_byte(device: torch.device) -> tuple[Sequence[float], int]:
+    """A copy, which reads and writes each byte of an array."""
     array = torch.zeros(_COPIED // 4, device=device)
     target = torch.zeros_like(array)
-    return 2 * _COPIED / max(_run(lambda: target.copy_(array), device), 1e-9)
+    return _run(lambda: target.copy_(array), device), 2 * _COPIED
 
 
-def _flop_rate(device: torch.device) -> float:
-    """Operations a second of a product in float32."""
+def _seconds_a_flop(device: torch.device) -> tuple[Sequence[float], int]:
+    """A product in float32."""
     one = torch.full((_PRODUCT, _PRODUCT), 0.5, device=device)
-    return float(2 * _PRODUCT**3 / max(_run(lambda: torch.mm(one, one), device), 1e-9))
+    return _run(lambda: torch.mm(one, one), device), 2 * _PRODUCT**3
 
 
-def _call(device: torch.device) -> float:
-    """Seconds of an operator that does nothing."""
+def _seconds_a_call(device: torch.device) -> tuple[Sequence[float], int]:
+    """An operator that does nothing."""
     one = torch.zeros(1, device=device)
-    return _run(lambda: torch.neg(one), device)
+    return _run(lambda: torch.neg(one), device), 1
 
 
 def _flops(node: fx.Node) -> float:
