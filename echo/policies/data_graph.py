@@ -292,14 +292,13 @@ def solve_graph(
     max_seconds: float | None = None,
     banned: Container[int] = (),
     starts: Sequence[RecomputeSchedule] = (),
-    light: bool = True,
     simulations: int = _SIMULATIONS,
     deadline: Deadline = NEVER,
 ) -> Solved:
     """The schedule of a policy for a data graph: of light operators alone, or with heavy ones where that is better.
 
-    With a budget it is the fastest within ``max_bytes``, else the one with the fewest bytes. Each of ``starts``, which
-    others found, is improved too. Without ``light``, no search offers light operators alone.
+    With a budget it is the fastest that needs at most ``max_bytes``, else the one with the fewest bytes that is found.
+    Of ``starts``, schedules that others found, each is improved too. At the ``deadline`` the best so far is taken.
     """
 
     def problem(heavy: bool, deadline: Deadline) -> Problem:
@@ -308,18 +307,19 @@ def solve_graph(
 
     def solve(problem: Problem, policy: Policy = policy) -> Solved:
         schedule, _ = run_with_deadline(policy, problem)
-        return Solved(schedule, problem.value(schedule), problem.candidates.keys() != gentle.candidates.keys())
+        return Solved(schedule, problem.value(schedule), problem.candidates.keys() != light.candidates.keys())
 
-    gentle, heavy = problem(False, deadline), problem(True, deadline)
-    offered = (gentle, heavy) if light else (heavy,)
+    light, heavy = problem(False, deadline), problem(True, deadline)
     if max_bytes is None and max_seconds is None:
-        return solve(gentle)
-    # light operators alone cost up to 3 points more than published plans; a part is one of the time that is left then
+        return solve(light)
+    # Light operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
     attempts: list[tuple[Problem, Policy]] = [(heavy, RuinRecreate((start,), _SHARE_OF_START)) for start in starts]
-    attempts += zip(offered, (policy, policy))
-    parts = (deadline.part(left + 1) if starts else deadline for left in range(len(attempts), 0, -1))
-    found = [solve(replace(attempt, deadline=part), by) for (attempt, by), part in zip(attempts, parts)]
+    attempts += [(light, policy), (heavy, policy)]
+    found = []
+    for index, (attempt, by) in enumerate(attempts):
+        part = deadline.part(len(attempts) - index + 1) if starts else deadline
+        found.append(solve(replace(attempt, deadline=part), by))
     best = min(found, key=lambda solved: heavy.rank(solved.value))
-    if max_bytes is None or best.planned_bytes <= max_bytes:
-        return best
-    return min(best, least(offered, solve, heavy, found), key=lambda solved: solved.planned_bytes)
+    if max_bytes is not None and best.planned_bytes > max_bytes:
+        best = min(best, least((light, heavy), solve, heavy, found), key=lambda solved: solved.planned_bytes)
+    return best

@@ -229,6 +229,6 @@ def test_starts_are_improved_and_never_lost() -> None:
 
 def test_node_of_a_small_graph_runs_more_than_once_where_a_budget_needs_it() -> None:
     """Every choice of what runs once more is tried for a chain of ten, and none of them keeps five bytes."""
-    solved = solve_graph(Search(), *chain(10), max_bytes=5, light=False)
+    solved = solve_graph(Search(), *chain(10), max_bytes=5)
     assert solved.planned_bytes <= 5
     assert max(map(len, solved.schedule.values())) > 1

@@ -1,0 +1,109 @@
+"""The table and the picture of docs/torch.md, from results/torch_frontier.json.
+
+python -m benchmarks.torch_tables
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from benchmarks.paper.tables import table
+from benchmarks.record import RESULTS, load
+
+PICTURE = RESULTS / "torch_frontier.png"
+_NOTHING = 1e-4  # of a step: recomputation below that is none, and no ratio is formed of it
+
+Row = Mapping[str, Any]
+
+
+class Comparison(NamedTuple):
+    """Torch's partitioner and echo on one graph.
+
+    ``least`` are the lowest peaks in bytes, by torch and by echo, with the recomputation there as a part of the step.
+    ``echo_at_least`` is echo's recomputation at torch's lowest peak. ``ratios`` are echo's recomputation over the least
+    of torch's at no higher peak, for each budget at which torch recomputes something.
+    """
+
+    least: tuple[tuple[int, float], tuple[int, float]]
+    echo_at_least: float
+    ratios: tuple[float, ...]
+    planning: tuple[float, float]
+
+
+def compared(rows: Sequence[Row]) -> Comparison:
+    """Compares the rows of one model."""
+    torchs = [row for row in rows if row["by"] != "echo"]
+    echos = [row for row in rows if row["by"] == "echo" and "overhead" in row]
+    ends = [min((row["peak_bytes"], row["overhead"]) for row in own) for own in (torchs, echos)]
+    ratios = []
+    for row in echos:
+        best = min((one["overhead"] for one in torchs if one["peak_bytes"] <= row["budget_bytes"]), default=0.0)
+        if best > _NOTHING:
+            ratios.append(row["overhead"] / best)
+    there = max((row for row in echos if row["budget_bytes"] <= ends[0][0]), key=lambda row: row["budget_bytes"])
+    seconds = [statistics.median(row["planning_seconds"] for row in own) for own in (torchs, echos)]
+    return Comparison((ends[0], ends[1]), there["overhead"], tuple(ratios), (seconds[0], seconds[1]))
+
+
+def by_model(rows: Sequence[Row], fused: bool) -> dict[str, list[Row]]:
+    """The rows of each model with one cost of pointwise operators."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["fused"] == fused:
+            found.setdefault(row["model"], []).append(row)
+    return found
+
+
+def frontier_table(result: Mapping[str, Any]) -> str:
+    """A line for each model: least peaks, recomputation there, and echo's share of torch's at all of torch's peaks."""
+
+    def cells(name: str) -> list[str]:
+        plain, fused = (compared(by_model(result["rows"], fusing)[name]) for fusing in (False, True))
+        row = by_model(result["rows"], False)[name][0]
+        (torch_least, torch_work), (echo_least, echo_work) = plain.least
+        ends = [f"{torch_least / 1e6:.1f} at {100 * torch_work:.1f} %", f"{100 * plain.echo_at_least:.1f} %",
+                f"{echo_least / 1e6:.1f} at {100 * echo_work:.1f} %"]  # fmt: skip
+        shares = [f"{statistics.median(one.ratios):.2f} ({max(one.ratios):.2f})" for one in (plain, fused)]
+        seconds = [f"{one:.1f}" for one in plain.planning]
+        return [name, str(row["nodes"]), f"{row['stock_bytes'] / 1e6:.1f}", *ends, *shares, *seconds]
+
+    columns = (
+        "model | nodes | MB | torch's least MB | **echo there** | echo's least MB "
+        "| **work of torch's** (most) | fused | torch plans, s | echo, s"
+    )
+    return table(columns, map(cells, by_model(result["rows"], False)))
+
+
+TABLES = {"torch_frontier": (frontier_table, "torch_frontier", "python -m benchmarks.torch_frontier")}
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Draws recomputation over the peak, a panel for each model, with fused pointwise operators."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    models = by_model(rows, True)
+    figure, panels = pyplot.subplots(3, 4, figsize=(12, 8), squeeze=False)
+    for axes, (name, own) in zip(panels.flat, models.items()):
+        for by, style in (("torch, flops", "o"), ("torch, measured", "x"), ("echo", ".-")):
+            points = sorted((row["peak_bytes"] / row["stock_bytes"], row["overhead"]) for row in own
+                            if row["by"] == by and "overhead" in row)  # fmt: skip
+            axes.plot([100 * x for x, _ in points], [100 * y for _, y in points], style, label=by)
+        axes.set_title(name)
+        axes.set_ylim(-1, 45)
+    for axes in panels.flat[len(models) :]:
+        axes.axis("off")
+    panels.flat[-1].legend(*panels.flat[0].get_legend_handles_labels(), loc="center")
+    figure.supxlabel("peak, % of that without recomputation")
+    figure.supylabel("recomputation, % of the step")
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+
+
+if __name__ == "__main__":
+    draw(load("torch_frontier")["rows"], PICTURE)
+    print("written:", PICTURE.name)
