@@ -91,12 +91,12 @@ def graph_with(*nodes: Node, heads: Sequence[int] = (-1,)) -> Graph:
 
 def symbol_of(graph: Graph) -> mx.sym.Symbol:
     """The graph as a symbol of MXNet."""
-    return load(graph.to_json())
+    return _loaded(graph.to_text())
 
 
 def numbered_symbol(graph: Graph) -> mx.sym.Symbol:
     """The graph as a symbol whose nodes are named by their numbers: names are free for the user to repeat."""
-    return symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
+    return _loaded(graph.to_text(numbered=True))
 
 
 def number_of(name: str) -> int:
@@ -128,8 +128,12 @@ def with_attrs(symbol: mx.sym.Symbol, graph: Graph, marked: Graph) -> mx.sym.Sym
 
 
 def load(value: Any) -> mx.sym.Symbol:
-    """A symbol from NNVM's JSON value. MXNet's reader knows no \\u escapes: every character is written as it is."""
-    text = json.dumps(value, ensure_ascii=False)
+    """A symbol from NNVM's JSON value."""
+    return _loaded(json.dumps(value, ensure_ascii=False))
+
+
+def _loaded(text: str) -> mx.sym.Symbol:
+    """A symbol from NNVM's JSON. MXNet's reader knows no \\u escapes: every character is written as it is."""
     if "\\u" in text:  # seldom, and the search for them takes longer than the rest
         text = _ESCAPE.sub(lambda match: match.group(1) + chr(int(match.group(2), 16)), text)
     return mx.sym.load_json(text)
