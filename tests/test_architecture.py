@@ -220,6 +220,7 @@ CACHES = {
     "echo.frontend.derived_graphs._facts": "of an operator of MXNet's",
     "echo.frontend.install.onednn_activations": "of this MXNet",
     "echo.ir.op_spec._parsed": "of a text",
+    "echo.ir.ops._is_named_as_drawing": "of a text",
     "echo.ir.training_node.tensor_type": "of a shape and a flag",
     "echo.kernels.cuda.ptx.kernels": "of the sources in a native library",
     "echo.kernels.cuda.ptx.texts": "of the sources in a native library",
