@@ -38,6 +38,7 @@ class _Arrays(ctypes.Structure):
 
 
 _NO_SPLITS = np.zeros(0, np.int32), np.zeros(0, np.int32)
+_NO_ADDRESSES = _NO_SPLITS[0].ctypes.data, _NO_SPLITS[1].ctypes.data  # numpy takes as long for one as a tiny evaluation
 
 
 def flat(schedule: RecomputeSchedule) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -124,12 +125,12 @@ class StoragePlanner:
         numbers = ctypes.c_int64 * len(match_ranges)
         ranges, totals = numbers(*match_ranges), numbers()
         split_node, split_position = flat(schedule)
+        splits = (split_node.ctypes.data, split_position.ctypes.data) if schedule else _NO_ADDRESSES
         seconds = self._library.echo_planner_evaluate(
             self._handle,
             np.ascontiguousarray(recompute).ctypes.data,
             len(split_node),
-            split_node.ctypes.data,
-            split_position.ctypes.data,
+            *splits,
             ranges,
             len(ranges),
             -1 if limit is None else max(0, limit),

@@ -111,11 +111,14 @@ class _Node(NamedTuple):
 
 def _reader() -> Callable[[dict[str, Any]], Any]:
     """A function that reads objects of the hook's JSON: nodes as `_Node`, others as they are, with entries shared."""
-    entries: dict[Entry, Entry] = {}
+    entries: dict[tuple[int, int], Entry] = {}
 
     def entry(numbers: Sequence[int]) -> Entry:
-        new = Entry(*numbers)
-        return entries.setdefault(new, new)
+        node, index = numbers
+        known = entries.get((node, index))
+        if known is None:
+            known = entries[node, index] = Entry(node, index)
+        return known
 
     return lambda value: _read(value, entry) if "op" in value else value
 
@@ -129,12 +132,18 @@ def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> 
         control_deps=tuple(value["control_deps"]),
         inplace=tuple([(i, o, bool(same)) for i, o, same in value.get("inplace", ())]),
         shape_only=_numbers(value.get("shape_only", ())),
-        external=_numbers([index for index, storage in enumerate(value["storage"]) if storage < -1]),
+        external=_external(value["storage"]),
         untouched=_numbers(value.get("untouched", ())),
         random=bool(value.get("random", False)),
         stateful=bool(value.get("stateful", False)),
         mutates=bool(value.get("mutates", False)),
     )
+
+
+def _external(storage: Sequence[int]) -> frozenset[int]:
+    if not storage or min(storage) >= -1:
+        return NO_NUMBERS
+    return frozenset([index for index, number in enumerate(storage) if number < -1])
 
 
 def _numbers(numbers: Sequence[int]) -> frozenset[int]:
@@ -259,13 +268,10 @@ def _reachable(nodes: list[_Node], roots: list[int]) -> set[int]:
     return seen
 
 
-_NODE = TrainingNode("", "", ())
-
-
 def _captured_node(node: _Node, forward: bool, original: Graph) -> TrainingNode:
     number = _original_number(node.name, node.op, original) if forward else None
     own = original.nodes[number] if number is not None else None
-    return _NODE.having(
+    return TrainingNode(
         op=node.op,
         name=own.name if own else _readable(node.name, original),
         outputs=node.outputs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
@@ -91,12 +92,12 @@ def graph_with(*nodes: Node, heads: Sequence[int] = (-1,)) -> Graph:
 
 def symbol_of(graph: Graph) -> mx.sym.Symbol:
     """The graph as a symbol of MXNet."""
-    return load(graph.to_json())
+    return _loaded(graph.to_text())
 
 
 def numbered_symbol(graph: Graph) -> mx.sym.Symbol:
     """The graph as a symbol whose nodes are named by their numbers: names are free for the user to repeat."""
-    return symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
+    return _loaded(graph.to_text(numbered=True))
 
 
 def number_of(name: str) -> int:
@@ -128,13 +129,18 @@ def with_attrs(symbol: mx.sym.Symbol, graph: Graph, marked: Graph) -> mx.sym.Sym
 
 
 def load(value: Any) -> mx.sym.Symbol:
-    """A symbol from NNVM's JSON value. MXNet's reader knows no \\u escapes: every character is written as it is."""
-    text = json.dumps(value, ensure_ascii=False)
+    """A symbol from NNVM's JSON value."""
+    return _loaded(json.dumps(value, ensure_ascii=False))
+
+
+def _loaded(text: str) -> mx.sym.Symbol:
+    """A symbol from NNVM's JSON. MXNet's reader knows no \\u escapes: every character is written as it is."""
     if "\\u" in text:  # seldom, and the search for them takes longer than the rest
         text = _ESCAPE.sub(lambda match: match.group(1) + chr(int(match.group(2), 16)), text)
     return mx.sym.load_json(text)
 
 
+@functools.lru_cache(maxsize=256)
 def type_name(dtype: Any) -> str:
     """MXNet's name of a type; numpy has none for bfloat16, which MXNet shows as a record of two bytes."""
     numpy_type = np.dtype(dtype)
@@ -199,14 +205,15 @@ def infer_binding(
         raise ShapeError(text) from error
     if arg_shapes is None:
         raise ShapeError(_unknown_sizes(shapes) or _missing_shapes(symbol, shapes))
-    arg_types, aux_types = _types(symbol, shapes, types)
+    attributes = symbol.attr_dict()
+    arg_types, aux_types = _types(symbol, names, attributes, shapes, types)
     return Binding(
         tuple(map(tuple, arg_shapes)),
         tuple(arg_types),
         tuple(map(tuple, aux_shapes)),
         tuple(aux_types),
         grad_reqs(names, grad_req),
-        sparse_gradients(symbol),
+        sparse_gradients(symbol, attributes),
     )
 
 
@@ -236,11 +243,17 @@ def _without_clashes(symbol: mx.sym.Symbol, known: Mapping[str, Any]) -> tuple[m
     return renamed, {f"_{name}": value for name, value in known.items()}
 
 
-def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
-    """The arguments with row_sparse gradients: weights of an Embedding with ``sparse_grad`` or a SparseEmbedding."""
-    attributes = symbol.attr_dict().values()
-    sparse = any(is_true(attrs, "sparse_grad") for attrs in attributes)
-    if not sparse and (not any("output_dim" in attrs for attrs in attributes) or _SPARSE not in text_of(symbol)):
+def sparse_gradients(
+    symbol: mx.sym.Symbol, attributes: Mapping[str, Mapping[str, str]] | None = None
+) -> frozenset[int]:
+    """The arguments with row_sparse gradients: weights of an Embedding with ``sparse_grad`` or a SparseEmbedding.
+
+    ``attributes`` are those of ``symbol.attr_dict()``, where they are known.
+    """
+    attributes = symbol.attr_dict() if attributes is None else attributes
+    sparse = any(is_true(attrs, "sparse_grad") for attrs in attributes.values())
+    embeds = any("output_dim" in attrs for attrs in attributes.values())
+    if not sparse and (not embeds or _SPARSE not in text_of(symbol)):
         return frozenset()
     graph = graph_of(symbol)
     embeddings = [node for node in graph.nodes if _is_sparse(node) and len(node.inputs) > 1]
@@ -313,18 +326,22 @@ def _unknown_node(graph: Graph, inner: mx.sym.Symbol, shapes_of_inputs: Mapping[
 
 
 def _types(
-    symbol: mx.sym.Symbol, inputs: Iterable[str], types: Mapping[str, Any] | None
+    symbol: mx.sym.Symbol,
+    names: Iterable[str],
+    attributes: Mapping[str, Mapping[str, str]],
+    inputs: Iterable[str],
+    types: Mapping[str, Any] | None,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """The numpy types of the arguments and of the auxiliary states.
 
-    Without ``types`` all arguments are float32 unless a variable says otherwise, which is the rule of ``simple_bind``;
-    or where MXNet refuses that, the ``inputs`` alone, as in a Module; or what follows from the variables that say it.
+    ``names`` are those of the arguments, ``attributes`` those of ``symbol.attr_dict()``. Without ``types`` all
+    arguments are float32 unless a variable says otherwise, which is the rule of ``simple_bind``; or where MXNet refuses
+    that, the ``inputs`` alone, as in a Module; or what follows from the variables that say it.
 
     Raises:
         ShapeError: MXNet refuses the types, or one stays unknown.
     """
-    attrs = symbol.attr_dict()
-    default = {name: np.float32 for name in symbol.list_arguments() if "__dtype__" not in attrs.get(name, {})}
+    default = {name: np.float32 for name in names if "__dtype__" not in attributes.get(name, {})}
     in_module = {name: np.float32 for name in inputs if name in default}
     reasons = []
     for known in (default, in_module, {}) if types is None else (types,):

@@ -8,6 +8,7 @@ for what is said of readers. Operators with equal facts share a row; of an opera
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import replace
@@ -314,7 +315,12 @@ def may_draw(op: str, attrs: Mapping[str, str]) -> bool:
         return int(attrs.get("num_layers", "1")) > 1 and float(attrs.get("p", "0")) > 0
     if op == "Dropout":
         return float(attrs.get("p", "0.5")) > 0
-    return op not in _TABLE or spec(op).random.draws(attrs) or _DRAWS.search(op) is not None
+    return op not in _TABLE or spec(op).random.draws(attrs) or _is_named_as_drawing(op)
+
+
+@functools.lru_cache(maxsize=None)
+def _is_named_as_drawing(op: str) -> bool:
+    return _DRAWS.search(op) is not None
 
 
 def is_heavy_in_torch(op: str) -> bool:

@@ -124,21 +124,26 @@ class Planner:
             UnsupportedError: under ``strict``, the native hook cannot be used; without, that costs one warning.
         """
         with self._planning(further):
-            framework = make_framework()
-            _check_hook(framework, options)
-            with framework.measuring():
-                deadline = Deadline.after(options.max_planning)
-                request = Request(framework.graph, options, framework, details=details, follows=leader is not None,
-                                  deadline=deadline)  # fmt: skip
-                if options.plans:
-                    plan, graph, base = fitting(options.plans, framework.graph, framework)
-                    names = Names.of(framework.graph, base)
-                    result = PlannedGraph(plan, graph, base, framework.on(base).chunks(graph), names)
-                else:
-                    result = self._remembered(request, framework, leader)
-                    if leader is None:
-                        self._remember_model(_model_of(framework, options), result)
-            return self._with_alternatives(request, framework, result)
+            return self._plan(make_framework(), options, details, leader)
+
+    def _plan(
+        self, framework: PlanningFramework, options: Options, details: bool, leader: Leader | None
+    ) -> PlannedGraph:
+        # a function of its own: what it made is gone when Python searches for garbage again
+        _check_hook(framework, options)
+        with framework.measuring():
+            deadline = Deadline.after(options.max_planning)
+            request = Request(framework.graph, options, framework, details=details, follows=leader is not None,
+                              deadline=deadline)  # fmt: skip
+            if options.plans:
+                plan, graph, base = fitting(options.plans, framework.graph, framework)
+                names = Names.of(framework.graph, base)
+                result = PlannedGraph(plan, graph, base, framework.on(base).chunks(graph), names)
+            else:
+                result = self._remembered(request, framework, leader)
+                if leader is None:
+                    self._remember_model(_model_of(framework, options), result)
+        return self._with_alternatives(request, framework, result)
 
     def follow(self, make_framework: Callable[[], PlanningFramework], options: Options) -> PlannedGraph | None:
         """Returns the plan for further shapes of a model without a search.
@@ -285,7 +290,7 @@ def _key_of(request: Request, framework: PlanningFramework, leader: Leader | Non
     names = json.dumps([node.name for node in request.graph.nodes]) if request.options.user_constraints else ""
     parts = [framework.key.fingerprint, names, str(framework.hook), framework.device_key]
     parts += [request.options.key, str(request.details), framework.why_no_fusion if request.options.fuses else ""]
-    parts += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
+    parts += [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(("MXNET_", "NNVM_"))]
     return key_of(parts if leader is None else [*parts, leader.key])
 
 

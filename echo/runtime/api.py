@@ -142,8 +142,13 @@ def optimize(symbol: Any, **keywords: Any) -> Any:
 def plan(symbol: Any, **keywords: Any) -> Plan:
     """See `echo.plan`."""
     with without_garbage_collection():
-        options, make_framework = _ready(symbol, keywords)
-        return bind_plan.PLANNER.plan(make_framework, options).plan
+        return _plan(symbol, keywords)
+
+
+def _plan(symbol: Any, keywords: Mapping[str, Any]) -> Plan:
+    # apart, so that a training graph is freed before Python searches for garbage again
+    options, make_framework = _ready(symbol, keywords)
+    return bind_plan.PLANNER.plan(make_framework, options).plan
 
 
 def profile(symbol: Any, compare: Iterable[str], run: bool, budgets: int, **keywords: Any) -> Profile:

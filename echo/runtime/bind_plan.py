@@ -81,7 +81,8 @@ def find_plan(
 
     ``further`` shapes of a model are paid for as `Planner.plan` says.
     """
-    planned = _plan(framework_of(graph, binding, ctx, runner), options, details, further=further)
+    # made for this plan alone, and gone with it
+    planned = _plan(lambda: MxnetFramework(graph, binding(), ctx, runner), options, details, further=further)
     _tell(planned)
     return planned
 

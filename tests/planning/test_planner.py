@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
+from echo.frontend.framework import MxnetFramework
+from echo.ir.training_graph import TrainingGraph
 from echo.planning.planner import Planner
 from echo.plans.options import Options
 from tests.planning.test_reuse import framework_of
@@ -28,6 +30,21 @@ def test_kept_plan_holds_no_training_graph(fuse: bool) -> None:
     gc.collect()
     assert training() is None
     assert found.plan.why(found.plan.recomputed[0].name)
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_training_graph_is_gone_before_python_searches_for_garbage_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[TrainingGraph]] = []
+    searched: list[bool] = []
+
+    def framework() -> MxnetFramework:
+        new = framework_of(MODEL)
+        made.append(weakref.ref(new.differentiate()))
+        return new
+
+    monkeypatch.setattr(gc, "enable", lambda enable=gc.enable: (searched.append(made[0]() is not None), enable()))
+    Planner().plan(framework, Options(max_overhead=None), details=False)
+    assert searched == [False]
 
 
 @pytest.mark.usefixtures("cheap_planning")

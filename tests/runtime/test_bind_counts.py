@@ -52,7 +52,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, staticmethod(call) if static else call)
 
-    counted(Graph, "to_json", "printed")
+    counted(Graph, "to_json", "values")
+    counted(Graph, "to_text", "printed")
     counted(Graph, "from_json", "read", static=True)
     counted(substitute, "match", "matches")
 
@@ -79,6 +80,7 @@ def test_first_bind_prints_no_graph_twice_and_tries_few_matches(counts: Counter[
     assert "lstm_cell" in {name for name, _ in plan.fused}
     assert counts["printed again"] == 0
     assert 0 < counts["printed"] <= MOST_PRINTED
+    assert counts["values"] == 0, "a graph is written as a text, without a value of its JSON"
     assert 0 < counts["read"] <= MOST_READ
     assert 0 < counts["matches"] <= MOST_MATCHES
 

@@ -104,7 +104,7 @@ def find(
 
 def _match(view: View, pattern: Pattern, number: int) -> Fusion | str | None:
     """The result of a pattern at a node; a near-miss where the shape that the fusion needs is known too late."""
-    match = pattern.match(view, number)
+    match = view.result(pattern, number)
     late = (
         view.shape_known_too_late(match.shape_source)
         if isinstance(match, Fusion) and match.shape_source is not None

@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 def plain(entry: Entry) -> Entry:
     """Returns the entry without its version: any write to it counts as the same."""
-    return Entry(entry.node, entry.index)
+    return Entry(entry.node, entry.index) if entry.version else entry
 
 
 def local(position: int, index: int = 0) -> Entry:
@@ -131,10 +131,21 @@ class View:
         numbers_of: dict[Entry, list[int]] = {}
         for number, node in enumerate(self.graph.nodes):
             for entry in node.inputs:
-                numbers_of.setdefault(Entry(entry.node, entry.index), []).append(number)
+                numbers_of.setdefault(plain(entry), []).append(number)
         for head in self.graph.heads:
-            numbers_of.setdefault(Entry(head.node, head.index), []).append(-1)
+            numbers_of.setdefault(plain(head), []).append(-1)
         return {entry: tuple(numbers) for entry, numbers in numbers_of.items()}
+
+    def result(self, pattern: Pattern, number: int) -> Fusion | str | None:
+        """The result of a pattern at a node, which is matched once: layers ask again for each of their cells."""
+        site = (pattern.match, number)
+        if site not in self._matches:
+            self._matches[site] = pattern.match(self, number)
+        return self._matches[site]
+
+    @cached_property
+    def _matches(self) -> dict[tuple[Match, int], Fusion | str | None]:
+        return {}
 
     @cached_property
     def has_control_deps(self) -> frozenset[int]:

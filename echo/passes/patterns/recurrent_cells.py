@@ -294,7 +294,7 @@ def match_gru_cell(view: View, number: int) -> Fusion | str | None:
         return None
     thirds = _thirds(view, mix)
     if isinstance(thirds, str):
-        return thirds if GRU_RESET.match(view, number) is None else None
+        return thirds if view.result(GRU_RESET, number) is None else None
     (x, s), places, inner = thirds
     replaced = mix.nodes | inner
     outside = view.read_outside(replaced, (Entry(number),))

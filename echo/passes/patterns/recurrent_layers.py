@@ -213,7 +213,7 @@ def match_lstm_layer(view: View, number: int) -> Fusion | str | None:
 
 def _lstm_step(view: View, hidden: Entry) -> Cell | None:
     """The cell of this hidden state, if it has no layer norm."""
-    cell = LSTM_CELL.match(view, hidden.node) if hidden.index == 0 else None
+    cell = view.result(LSTM_CELL, hidden.node) if hidden.index == 0 else None
     if not isinstance(cell, Fusion) or len(cell.nodes[0].inputs) != 2:
         return None
     fused = cell.nodes[0]
@@ -239,7 +239,7 @@ def match_gru_layer(view: View, number: int) -> Fusion | str | None:
 
 
 def _gru_step(view: View, hidden: Entry) -> Cell | None:
-    cell = GRU_CELL.match(view, hidden.node) if hidden.index == 0 else None
+    cell = view.result(GRU_CELL, hidden.node) if hidden.index == 0 else None
     if not isinstance(cell, Fusion) or "order" in cell.nodes[0].attrs:  # the layer's kernel knows one order only
         return None
     of_input, of_state, before = cell.nodes[0].inputs

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry
-from echo.passes.patterns.graph_view import ADD, Part, View, local, pairs
+from echo.passes.patterns import PATTERNS, apply, recurrent_layers
+from echo.passes.patterns.graph_view import ADD, Fusion, Part, View, local, pairs
+from echo.passes.patterns.recurrent_cells import GRU_CELL, match_gru_cell
 
 
 def view_of(symbol: mx.sym.Symbol) -> tuple[View, dict[str, int]]:
@@ -47,6 +51,23 @@ def test_slice_of_equal_parts_is_a_part(attrs: dict[str, int], part: tuple[int, 
 def test_output_of_no_slice_is_no_part() -> None:
     view, at = view_of(mx.sym.tanh(mx.sym.exp(mx.sym.var("x"), name="exp"), name="last"))
     assert view.part(Entry(at["exp"])) is None
+
+
+def test_layers_match_each_of_their_cells_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [mx.sym.var(f"x{number}") for number in range(6)]
+    outputs, _ = mx.rnn.GRUCell(4, prefix="gru_").unroll(len(steps), inputs=steps, merge_outputs=True)
+    tried: list[int] = []
+
+    def counted(view: View, number: int) -> Fusion | str | None:
+        tried.append(number)
+        return match_gru_cell(view, number)
+
+    counting = replace(GRU_CELL, match=counted)
+    monkeypatch.setattr(recurrent_layers, "GRU_CELL", counting)
+    monkeypatch.setattr(apply, "PATTERNS", {**PATTERNS, GRU_CELL.name: counting})
+    fusions, _ = apply.find(graph_of(outputs))
+    assert "gru_layer" in {fusion.pattern for fusion in fusions}
+    assert len(tried) == len(set(tried)) >= len(steps)
 
 
 @pytest.mark.parametrize("kind", ["tanh", "sigmoid", "relu"])
