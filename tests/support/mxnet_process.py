@@ -121,7 +121,16 @@ def _bert(interleaved: bool) -> Any:
 def _speech() -> Any:
     from benchmarks.paper.speech import Setting, model
 
-    return model("speech", Setting(layers=2, hidden=12, frames=40, batch=2, characters=6))
+    return model("speech", Setting(layers=2, hidden=12, frames=24, batch=2, characters=4))
+
+
+def _sockeye(kind: str) -> Any:
+    """A model as Sockeye 1.18 builds it."""
+    from benchmarks.models import Model
+    from tests.support.whole_models import MODELS
+
+    made = MODELS[kind]()
+    return Model(kind, made.symbol, dict(made.shapes), None, dict(made.integers))
 
 
 def _word_model() -> Any:
@@ -164,6 +173,7 @@ def _own_cell() -> Any:
 _MODELS: Mapping[str, Callable[[], Any]] = {
     "resnet": partial(_small, "resnet50_v1"), "inception": partial(_small, "inception_v3"),
     "nmt": partial(_small, "nmt"), "bert": partial(_bert, False), "interleaved bert": partial(_bert, True),
+    **{f"sockeye {kind}": partial(_sockeye, kind) for kind in ("gru, dot attention", "lnlstm", "transformer")},
     "deepspeech2": _speech, "words": _word_model, "own cell": _own_cell,
 }  # fmt: skip
 ANSWERS: Mapping[str, Callable[..., Any]] = {
