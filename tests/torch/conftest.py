@@ -8,6 +8,7 @@ from typing import Iterator
 import pytest
 
 from echo.system.threads import ONCE
+from tests.torch.oracle import PYTHON, Oracle
 
 with contextlib.suppress(ImportError):  # each file says why it is skipped
     import torch._dynamo
@@ -22,6 +23,16 @@ def fresh_compiler() -> Iterator[None]:
     planner.KNOWN.__init__()  # type: ignore[misc]  # schedules of an earlier test
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Iterator[Oracle]:
+    """MXNet, started once a session."""
+    if not PYTHON.exists():
+        pytest.skip(f"MXNet is the oracle, and {PYTHON} is not there: make {PYTHON.parents[1].name}/.installed-native")
+    process = Oracle()
+    yield process
+    process.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,6 +26,13 @@ def test_page_has_blocks_and_every_option() -> None:
 
     from echo.torch import Partitioner
 
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
     listed = set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert listed == {item.name for item in fields(Partitioner)} - {"plans"} | {"compiler"}
+
+
+def test_page_lists_every_operator_that_converts() -> None:
+    from echo.torch.operators import OPERATORS
+
+    table = PAGE.read_text(encoding="utf-8").partition("| | operators |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(OPERATORS)

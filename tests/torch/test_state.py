@@ -12,7 +12,7 @@ from tests.test_architecture import ROOT, STATE, TORCH_ROOM, state_of  # noqa: E
 
 
 def test_state_of_the_torch_room_is_where_it_is_known_to_be() -> None:
-    found = {str(path.relative_to(ROOT)): state_of(path) for path in sorted(TORCH_ROOM.glob("*.py"))}
+    found = {str(path.relative_to(ROOT)): state_of(path) for path in sorted(TORCH_ROOM.rglob("*.py"))}
     assert len(found) > 8
     assert {path for path, state in found.items() if state} == {
         path for path in STATE if path.startswith("echo/torch/")
