@@ -15,6 +15,7 @@ from benchmarks.never_worse import is_worse
 from benchmarks.paper.tables import TABLES as PAPER_TABLES
 from benchmarks.paper.tables import table
 from benchmarks.record import load
+from benchmarks.torch_tables import TABLES as TORCH_TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 Row = Dict[str, Any]
@@ -275,6 +276,7 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
     "memonger": (memonger_table, "memonger", "python -m benchmarks.memonger"),
     **PAPER_TABLES,
     **GPU_TABLES,
+    **TORCH_TABLES,
 }
 
 

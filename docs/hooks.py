@@ -21,6 +21,7 @@ TAKEN = {
     "assets/nmt_steps.svg": "benchmarks/results/nmt_steps.svg",
     "assets/planning_time.png": "benchmarks/results/planning_time.png",
     "assets/paper_sweeps.svg": "benchmarks/results/paper_sweeps.svg",
+    "assets/torch_frontier.png": "benchmarks/results/torch_frontier.png",
 }
 PAGES = {"README.md": "index.md", **{source: page for page, source in TAKEN.items()}}
 

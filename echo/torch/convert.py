@@ -114,7 +114,7 @@ def _values(arg_params: Values, aux_params: Mapping[str, Any] | None) -> Params:
                       for name, value in (aux_params or {}).items()})  # fmt: skip
         return Params({name: tensor(name, value) for name, value in found.items()})
     if aux_params:
-        raise GraphError("aux_params: a .params file holds the auxiliary states, expected none beside it")
+        raise GraphError("aux_params: a .params file holds the auxiliary states, expected none with it")
     params = read_params(arg_params)
     bare = [name for name in params.values if not name.startswith((_ARG, _AUX))]
     if bare:

@@ -208,7 +208,7 @@ def test_files_without_prefixes_or_with_states_beside_them_raise_graph_error(tmp
     write_params(tmp_path / "x.params", Params({"fc_weight": torch.ones(3, 2)}))
     with pytest.raises(GraphError, match=r"x\.params: expected names that start with arg: or aux:.* got fc_weight"):
         convert(NET, tmp_path / "x.params")
-    with pytest.raises(GraphError, match=r"a \.params file holds the auxiliary states, expected none beside it"):
+    with pytest.raises(GraphError, match=r"a \.params file holds the auxiliary states, expected none with it"):
         convert(NET, tmp_path / "x.params", AUX)
 
 
