@@ -59,9 +59,11 @@ def by_model(rows: Sequence[Row], fused: bool) -> dict[str, list[Row]]:
 def frontier_table(result: Mapping[str, Any]) -> str:
     """A line for each model: least peaks, recomputation there, and echo's share of torch's at all of torch's peaks."""
 
+    models = [by_model(result["rows"], fused) for fused in (False, True)]
+
     def cells(name: str) -> list[str]:
-        plain, fused = (compared(by_model(result["rows"], fusing)[name]) for fusing in (False, True))
-        row = by_model(result["rows"], False)[name][0]
+        plain, fused = (compared(rows[name]) for rows in models)
+        row = models[0][name][0]
         (torch_least, torch_work), (echo_least, echo_work) = plain.least
         ends = [f"{torch_least / 1e6:.1f} at {100 * torch_work:.1f} %", f"{100 * plain.echo_at_least:.1f} %",
                 f"{echo_least / 1e6:.1f} at {100 * echo_work:.1f} %"]  # fmt: skip
@@ -73,7 +75,7 @@ def frontier_table(result: Mapping[str, Any]) -> str:
         "model | nodes | MB | torch's least MB | **echo there** | echo's least MB "
         "| **work of torch's** (most) | fused | torch plans, s | echo, s"
     )
-    return table(columns, map(cells, by_model(result["rows"], False)))
+    return table(columns, map(cells, models[0]))
 
 
 TABLES = {"torch_frontier": (frontier_table, "torch_frontier", "python -m benchmarks.torch_frontier")}
