@@ -26,7 +26,7 @@ from echo.system.process import Deadline
 from echo.torch import compat, planner, safety
 from echo.torch.capture import JointGraph, aliased, storage_bytes, storage_key
 from echo.torch.cost import seconds_of
-from tests.support.torch_models import Traced, traced
+from tests.support.torch_models import Traced, activation_budget, traced
 
 RATIOS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 BELOW = (0.8, 0.6)  # times torch's least, that echo is asked for too
@@ -100,7 +100,7 @@ def divisions(graph: Traced, estimator: str, changes: Mapping[str, Any]) -> Iter
     for ratio in RATIOS:
         begin = time.perf_counter()
         try:
-            with compat.activation_budget(ratio, **changes):
+            with activation_budget(ratio, **changes):
                 pair = compat.min_cut_partition(compat.copied(graph.module), graph.inputs, **graph.options)
         except Exception as error:  # torch's solvers fail for some graphs and budgets
             print(f"  torch {estimator} {ratio}: {type(error).__name__}: {str(error)[:90]}")

@@ -54,10 +54,6 @@ class JointGraph:
     outputs: tuple[Any, ...]
     gradients: tuple[Any, ...]
 
-    def storage_of(self, node: fx.Node) -> Entry | None:
-        """The entry in whose memory a node's (first) output lies, None for a number."""
-        return _Storages(self.aliases, self.number_of, self.masks).entry(node)
-
 
 def is_tangent(node: fx.Node) -> bool:
     """Whether a node is a gradient of an output, which the backward pass is given."""
@@ -331,8 +327,7 @@ class _Maker:
         if node.op != "call_function":
             return TrainingNode(VARIABLE, node.name, (TensorType((0,), _UINT8),))
         # what is made once is a new value of a buffer, which lives to the end of the step anyway
-        entries = [self.storages.entry(read) for read in node.all_input_nodes if not safety.is_made_once(read)]
-        reads = tuple(dict.fromkeys(entry for entry in entries if entry is not None))
+        reads = self._entries(read for read in node.all_input_nodes if not safety.is_made_once(read))
         name, sizes = safety.operator_name(node), _sizes(node)
         forward, fixed = node in self.forward, False
         if self.storages.masks.get(node) == number:
@@ -341,17 +336,18 @@ class _Maker:
             reads, sizes = (*reads, Entry(self.storages.masks[node])), sizes[:1]
             fixed = bool(self._why_not_variables(reads))
         elif forward:
-            reason = safety.why_not_again(node, self.allowed) or self._why_not_variables(self._reads_again(node))
+            again = safety.second_run(node)
+            read_again = reads if again is None else self._entries(again.args)
+            reason = safety.why_not_again(node, self.allowed) or self._why_not_variables(read_again)
             fixed = bool(reason)
             if reason:
                 self.reasons[node] = reason
         return self._node(name, node.name, sizes, reads, number, forward, fixed)
 
-    def _reads_again(self, node: fx.Node) -> list[Entry]:
-        """The entries that a second run of a node reads."""
-        run = safety.second_run(node)
-        read = node.all_input_nodes if run is None else [one for one in run.args if isinstance(one, fx.Node)]
-        return [entry for entry in map(self.storages.entry, read) if entry is not None]
+    def _entries(self, reads: Iterable[Any]) -> tuple[Entry, ...]:
+        """The entries in whose memory nodes lie, each once; what is no node has none."""
+        entries = [self.storages.entry(read) for read in reads if isinstance(read, fx.Node)]
+        return tuple(dict.fromkeys(entry for entry in entries if entry is not None))
 
     def _why_not_variables(self, reads: Sequence[Entry]) -> str:
         written = any(entry.node in self.written for entry in reads)

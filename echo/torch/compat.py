@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 import torch._functorch.config
@@ -64,13 +64,6 @@ def min_cut_partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """torch's partitioner for Inductor, with its activation budget; it changes ``module``."""
     return _partition_by(partitioners.min_cut_rematerialization_partition, module, inputs, options)
-
-
-@contextlib.contextmanager
-def activation_budget(ratio: float, **changes: Any) -> Iterator[None]:
-    """While this is open, torch's own partitioner works with this budget, a ratio; it warns about nothing."""
-    with torch._functorch.config.patch(activation_memory_budget=ratio, **changes):
-        yield
 
 
 def written_inputs(module: fx.GraphModule, num_forward_outputs: int) -> set[fx.Node]:

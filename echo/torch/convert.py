@@ -67,7 +67,7 @@ def _converted(graph: Graph, values: Params) -> ConvertedSymbol:
     for name, value in values.values.items():
         _register(root, name, value)
     module = ConvertedSymbol(root, _Builder(graph, functions, roles, values).build())
-    module.meta.update(symbol=json.dumps(graph.to_json()), names=tuple(values.values), numpy_shapes=values.numpy_shapes)
+    module.meta.update(symbol=graph.to_text(), names=tuple(values.values), numpy_shapes=values.numpy_shapes)
     return module
 
 

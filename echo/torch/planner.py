@@ -6,18 +6,16 @@ not start from what torch's own partitioner saves: to find that set takes torch 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping, Sequence
 
 from echo.errors import BudgetError, OptionError, TimeLimitError
 from echo.estimators.storage_planner import Evaluation
-from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import RecomputeSchedule, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.plans.options import budget_bytes
 from echo.policies.data_graph import problem_of_graph, solve_graph
 from echo.policies.least import Known
-from echo.policies.problem import Problem
 from echo.policies.search import Search
 from echo.policies.solvers.ruin_recreate import GreedyKeep
 from echo.system.process import Deadline
@@ -96,9 +94,9 @@ def plan_graph(
     most = _most_seconds(max_overhead, max_time, training, sum(seconds))
     if limit is not None and most is None and limit >= training.planned_bytes:
         return described(joint, seconds, {}, Evaluation((training.planned_bytes,), 0.0), limit)
-    problem = problem_of_graph(training, seconds, max_bytes=limit, max_seconds=most, banned=banned)
+    limits: dict[str, Any] = {"max_bytes": limit, "max_seconds": most, "banned": banned}
     solved = solve_graph(
-        Search(), training, seconds, max_bytes=limit, max_seconds=most, banned=banned, starts=_starts(problem),
+        Search(), training, seconds, **limits, starts=_starts(training, seconds, limits),
         simulations=min(_MOST_SIMULATIONS, _SIMULATED_NODES // len(training.nodes)), deadline=deadline,
     )  # fmt: skip
     KNOWN.add(training, solved.schedule)
@@ -107,17 +105,14 @@ def plan_graph(
     return described(joint, seconds, solved.schedule, solved.value, limit)
 
 
-def _starts(problem: Problem) -> list[RecomputeSchedule]:
+def _starts(training: TrainingGraph, seconds: Sequence[float], limits: Mapping[str, Any]) -> list[RecomputeSchedule]:
     """The best schedule that an earlier search found for the same graph, and one of light operators alone.
 
     Without the latter, GPT took 0.2 points more than torch's own plans at some peaks.
     """
-    starts = sorted(KNOWN.of(problem), key=lambda schedule: problem.rank(problem.value(schedule)))[:1]
-    if problem.max_bytes is not None:
-        nodes = problem.training.nodes
-        light = {node: entries for node, entries in problem.candidates.items() if not is_heavy_in_torch(nodes[node].op)}
-        starts.append(GreedyKeep().choose(replace(problem, candidates=light)))
-    return starts
+    light, heavy = (problem_of_graph(training, seconds, heavy=heavy, **limits) for heavy in (False, True))
+    starts = sorted(KNOWN.of(heavy), key=lambda schedule: heavy.rank(heavy.value(schedule)))[:1]
+    return starts if light.max_bytes is None else [*starts, GreedyKeep().choose(light)]
 
 
 def _banned(joint: JointGraph, names: frozenset[str]) -> list[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple
+import contextlib
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 from torch import fx, nn
 
@@ -171,3 +173,10 @@ def traced(function: Any, *inputs: torch.Tensor, dynamic: bool | None = False) -
     torch.compile(function, backend=compat.eager_with(partition), fullgraph=True, dynamic=dynamic)(*inputs)
     (graph,) = found
     return graph
+
+
+@contextlib.contextmanager
+def activation_budget(ratio: float, **changes: Any) -> Iterator[None]:
+    """While this is open, torch's own partitioner works with this budget, a ratio; it warns about nothing."""
+    with torch._functorch.config.patch(activation_memory_budget=ratio, **changes):
+        yield

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from echo.errors import BudgetError, OptionError, UnsupportedError, VerificationError  # noqa: E402
 from echo.torch import GraphPlan, Partitioner, PeakTracker, backend, backends, compat, tracking  # noqa: E402
-from tests.support.torch_models import MODELS, built, equal, step  # noqa: E402
+from tests.support.torch_models import MODELS, activation_budget, built, equal, step  # noqa: E402
 
 PLANNING = 1.5  # seconds for a plan of these small graphs
 
@@ -92,7 +92,7 @@ def test_dropout_keeps_its_mask_at_every_budget() -> None:
 def test_torch_draws_other_masks_at_low_budgets() -> None:
     """What the test before would see if echo let random operators run again."""
     expected = dropped_step()
-    with compat.activation_budget(0.0):
+    with activation_budget(0.0):
         wrong = dropped_step(compat.eager_with(compat.min_cut_partition))
     assert equal(wrong[:1], expected[:1])
     assert not equal(wrong, expected)

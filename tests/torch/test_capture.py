@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from echo.errors import UnsupportedError  # noqa: E402
 from echo.ir.schedule import replay  # noqa: E402
-from echo.torch.capture import JointGraph, joint_graph, mask_of, nbytes, storage_key  # noqa: E402
+from echo.torch.capture import JointGraph, _Storages, joint_graph, mask_of, nbytes, storage_key  # noqa: E402
 from tests.support.torch_models import traced  # noqa: E402
 
 W = torch.ones(8, 8, requires_grad=True)
@@ -27,10 +27,9 @@ def test_views_are_folded_into_their_storage() -> None:
     product = joint.training.nodes[len(joint.order) - len(joint.training.operators())]
     assert product.outputs[0].bytes == 8 * 8 * 4
     (split,) = (node for node in joint.forward if "split" in node.name)
-    assert joint.storage_of(split) is not None
-    assert (
-        joint.storage_of(split).node == joint.number_of[joint.order[len(joint.order) - len(joint.training.operators())]]
-    )
+    storage = _Storages(joint.aliases, joint.number_of, joint.masks).entry(split)
+    assert storage is not None
+    assert storage.node == joint.number_of[joint.order[len(joint.order) - len(joint.training.operators())]]
 
 
 def test_variables_take_no_bytes_and_outputs_live_to_the_end() -> None:

@@ -11,7 +11,7 @@ from echo.system.process import Deadline  # noqa: E402
 from echo.torch import compat  # noqa: E402
 from echo.torch.partition import partitioned  # noqa: E402
 from echo.torch.planner import plan_graph  # noqa: E402
-from tests.support.torch_models import built, traced  # noqa: E402
+from tests.support.torch_models import activation_budget, built, traced  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ["gpt", "translation", "resnet"])
@@ -53,7 +53,7 @@ def test_plan_is_no_slower_than_torchs_partition_of_the_same_peak(name: str) -> 
     seconds = tuple(0.0 if node.is_variable else 10.0 if node.op in heavy else 1.0 for node in joint.training.nodes)
     by_name = {node.name: value for node, value in zip(joint.order, seconds)}
     for ratio in (0.5, 0.25):
-        with compat.activation_budget(ratio):
+        with activation_budget(ratio):
             pair = compat.min_cut_partition(compat.copied(graph.module), graph.inputs, **graph.options)
         peak, took = evaluated(pair, graph.options["num_fwd_outputs"], by_name)
         plan = plan_graph(joint, seconds, memory_budget=peak, deadline=Deadline.after(60))

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from echo.torch import compat  # noqa: E402
 from echo.torch.verify import differences  # noqa: E402
-from tests.support.torch_models import Traced, traced  # noqa: E402
+from tests.support.torch_models import Traced, activation_budget, traced  # noqa: E402
 
 W = torch.randn(8, 8, requires_grad=True)
 
@@ -49,7 +49,7 @@ def test_wrong_operator_is_found(half: int, wrong: str) -> None:
 def test_mask_that_is_drawn_again_is_found() -> None:
     """What torch's partitioner does at a budget of zero."""
     graph = traced(lambda w: F.dropout((w @ w).tanh(), 0.5, True).square().sum(), W)
-    with compat.activation_budget(0.0):
+    with activation_budget(0.0):
         pair = compat.min_cut_partition(compat.copied(graph.module), graph.inputs, **graph.options)
     drawn = [node for node in pair[1].graph.nodes if "native_dropout.default" in str(node.target)]
     assert bool(found(graph, pair)) is bool(drawn)
