@@ -206,7 +206,7 @@ STATE = {
     "echo/runtime/patches.py": "MXNet's functions that it replaces by echo's, and the policy of transparent mode",
     "echo/instrument/recording.py": "MXNet's functions that end a step: it wraps them once mxnet is imported",
     "echo/startup.py": "Python's finders of modules; values of ECHO that make no sense and were told",
-    "echo/torch/cost.py": "seconds of operators and rates of devices, which stay the same while a process lives",
+    "echo/torch/timing.py": "seconds and scratch memory of operators, which stay the same while a process lives",
     "echo/torch/planner.py": "schedules that earlier searches ended with: a named least is met when it is asked for",
     "echo/system/process.py": "whether Python's search for garbage is off, for a forked child",
     "echo/system/threads.py": "locks, for forks and their children; logged messages; whose binds a thread makes",

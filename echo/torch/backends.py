@@ -22,6 +22,7 @@ from echo.system.threads import ONCE
 from echo.torch import compat
 from echo.torch.capture import joint_graph
 from echo.torch.cost import seconds_of
+from echo.torch.inductor import joint_graph_of_inductor
 from echo.torch.partition import partitioned
 from echo.torch.planner import GraphPlan, is_replayed, plan_graph
 from echo.torch.verify import differences
@@ -111,7 +112,8 @@ class Partitioner:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         whole = compat.without_duplicates(module) if self.fused else compat.copied(module)
         with compat.on_real_tensors():
-            joint = joint_graph(whole, options["num_fwd_outputs"], self.allow)
+            read = joint_graph_of_inductor if self.fused else joint_graph
+            joint = read(whole, options["num_fwd_outputs"], self.allow)
             seconds = seconds_of(joint, fused=self.fused)
         plan = plan_graph(
             joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,

@@ -26,7 +26,7 @@ from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
 from echo.torch import compat, safety
 
-_UINT8 = 3  # MXNet's type flag: one byte an element
+BYTES = 3  # MXNet's type flag: one byte an element
 # In bfloat16 and float16 torch rounds the factor of a dropout in its gradient, and not in the forward pass.
 _EXACT = (torch.float32, torch.float64)
 _GPU_BLOCK = 512  # bytes, of which torch's CUDA allocator hands out multiples
@@ -37,10 +37,11 @@ class JointGraph:
     """A joint graph and its training graph.
 
     ``order`` has the fx node of each node of ``training``: variables, the forward pass, the backward pass. A dropout is
-    there twice, with ``number_of`` its product; ``masks`` has for it the number of the node that draws. ``aliases``
-    maps each view to the node whose memory it looks at, ``reasons`` each forward node that must not run again to the
-    reason. ``forward`` and ``backward`` are all nodes of the passes in order, views and numbers too. ``outputs`` are
-    the model's outputs, ``gradients`` what the backward pass returns; either may contain None.
+    there twice, with ``number_of`` its product; ``masks`` has for it the number of the node that draws. So is an input
+    that the compiler copies, with ``number_of`` the copy. ``aliases`` maps each view to the node whose memory it looks
+    at, ``reasons`` each forward node that must not run again to the reason. ``forward`` and ``backward`` are all nodes
+    of the passes in order, views and numbers too. ``outputs`` are the model's outputs, ``gradients`` what the backward
+    pass returns; either may contain None. ``channels_last``: convolutions run in this layout.
     """
 
     training: TrainingGraph
@@ -53,6 +54,7 @@ class JointGraph:
     backward: tuple[fx.Node, ...]
     outputs: tuple[Any, ...]
     gradients: tuple[Any, ...]
+    channels_last: bool = False
 
 
 def is_tangent(node: fx.Node) -> bool:
@@ -60,14 +62,19 @@ def is_tangent(node: fx.Node) -> bool:
     return node.op == "placeholder" and "tangents" in str(node.target)
 
 
-def joint_graph(module: fx.GraphModule, num_forward_outputs: int, allowed: Iterable[str] = ()) -> JointGraph:
-    """Reads a joint graph; ``allowed`` are custom operators that may run again (`echo.torch.safety`).
+def joint_graph(
+    module: fx.GraphModule, num_forward_outputs: int, allowed: Iterable[str] = (), copied: Iterable[fx.Node] = ()
+) -> JointGraph:
+    """Reads a joint graph.
+
+    ``allowed`` are custom operators that may run again (`echo.torch.safety`), ``copied`` inputs that the compiler
+    copies into another layout at the start of a step (`echo.torch.inductor`).
 
     Raises:
         UnsupportedError: it has tensors without a storage (sparse ones, subclasses), or no backward pass.
         GraphError: it has no output.
     """
-    return _Reader(module, num_forward_outputs, frozenset(allowed)).read()
+    return _Reader(module, num_forward_outputs, frozenset(allowed), frozenset(copied)).read()
 
 
 def hint(size: Any) -> int:
@@ -147,9 +154,11 @@ class _Storages:
 
 
 class _Reader:
-    def __init__(self, module: fx.GraphModule, num_forward_outputs: int, allowed: frozenset[str]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, num_forward_outputs: int, allowed: frozenset[str], copied: frozenset[fx.Node]
+    ) -> None:
         self.nodes = [node for node in module.graph.nodes if node.op != "output"]
-        self.allowed = allowed
+        self.allowed, self.copied = allowed, copied
         ends = [node for node in module.graph.nodes if node.op == "output"]
         if len(ends) != 1:
             raise GraphError(f"expected one output of a joint graph, got {len(ends)}")
@@ -174,6 +183,8 @@ class _Reader:
         if not any(isinstance(node, fx.Node) for node in self.gradients):
             raise UnsupportedError("the graph has no backward pass")
         order = [node for node in self.nodes if node.op in ("placeholder", "get_attr")]
+        variables = {node: number for number, node in enumerate(order)}
+        order += [node for node in order if node in self.copied]
         masks: dict[fx.Node, int] = {}
         for node in filter(self._makes_memory, [*forward, *backward]):
             if mask_of(node) is not None:
@@ -183,7 +194,7 @@ class _Reader:
         number_of = {node: number for number, node in enumerate(order)}
         storages = _Storages(self.aliases, number_of, masks)
         written = {number_of[node] for node in self.written if node in number_of}
-        maker = _Maker(storages, set(forward), written, self.allowed)
+        maker = _Maker(storages, variables, set(forward), written, self.allowed)
         nodes = [maker.made(number, node) for number, node in enumerate(order)]
         ends = [storages.entry(node) for node in [*self.outputs, *self.gradients] if isinstance(node, fx.Node)]
         graph = data_graph(nodes, list(dict.fromkeys(end for end in ends if end is not None)), (0.0,) * len(nodes))
@@ -318,14 +329,18 @@ class _Maker:
     """Makes nodes of a training graph, and notes why some must not run again."""
 
     storages: _Storages
+    variables: Mapping[fx.Node, int]
     forward: set[fx.Node]
     written: set[int]
     allowed: frozenset[str]
     reasons: dict[fx.Node, str] = field(default_factory=dict)
 
     def made(self, number: int, node: fx.Node) -> TrainingNode:
+        if node.op != "call_function" and number == self.variables[node]:
+            return TrainingNode(VARIABLE, node.name, (TensorType((0,), BYTES),))
         if node.op != "call_function":
-            return TrainingNode(VARIABLE, node.name, (TensorType((0,), _UINT8),))
+            source = (Entry(self.variables[node]),)
+            return self._node("copy", f"{node.name}_copy", [nbytes(node.meta["val"])], source, number, True, True)
         # what is made once is a new value of a buffer, which lives to the end of the step anyway
         reads = self._entries(read for read in node.all_input_nodes if not safety.is_made_once(read))
         name, sizes = safety.operator_name(node), _sizes(node)
@@ -357,7 +372,7 @@ class _Maker:
     def _node(
         op: str, name: str, sizes: Sequence[int], reads: tuple[Entry, ...], number: int, forward: bool, fixed: bool
     ) -> TrainingNode:
-        outputs = tuple(TensorType((size,), _UINT8) for size in sizes)
+        outputs = tuple(TensorType((size,), BYTES) for size in sizes)
         return TrainingNode(
             op, name, outputs, reads, forward=forward, original=number if forward else None, stateful=fixed
         )

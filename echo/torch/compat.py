@@ -112,6 +112,36 @@ def without_duplicates(module: fx.GraphModule) -> fx.GraphModule:
     return new
 
 
+def allocated(call: Callable[[], Any]) -> tuple[int, int]:
+    """The most bytes alive at once of what a call allocates on the CPU, and the bytes of what it returns."""
+    from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
+    from torch.utils import _pytree
+
+    settings = torch._C._profiler._ExperimentalConfig()
+    _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, settings))
+    try:
+        leaves = [one for one in _pytree.tree_leaves(call()) if isinstance(one, torch.Tensor)]
+        kept = sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in leaves}.values())
+        del leaves  # else the profiler would take its memory, once freed, for that of the next owner
+    finally:
+        events = _disable_profiler_legacy()
+    live = most = 0
+    for event in (event for thread in events for event in thread if event.kind() == "memory_alloc"):
+        live += event.cpu_memory_usage()
+        most = max(most, live)
+    return most, kept
+
+
+def prefers_channels_last(module: fx.GraphModule) -> bool:
+    """Whether Inductor runs the convolutions of a graph in the layout channels last."""
+    try:
+        from torch._inductor.graph import GraphLowering
+
+        return bool(GraphLowering.decide_layout_opt(module, is_inference=False))
+    except (ImportError, AttributeError, TypeError):  # versions that decide it elsewhere
+        return False
+
+
 def on_real_tensors() -> contextlib.AbstractContextManager[Any]:
     """While this is open, operators run on the device although torch is tracing."""
     from torch.utils._python_dispatch import _disable_current_modes

@@ -1,0 +1,143 @@
+"""What Inductor makes of a joint graph: kernels of several operators, copies of inputs in another layout.
+
+The peak of live bytes under Inductor differs from that of the operators in three ways that matter, and are modelled
+here. A value that only operators of its own kernel read takes no memory. Convolutions in two dimensions run in the
+layout *channels last*, and a weight or an image that has another one is copied at the start of the step, for the
+forward and the backward pass. And on CPUs, convolutions copy their weights and gradients into a third layout while they
+run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Iterable, Iterator
+
+import torch
+from torch import fx
+
+from echo.ir.training_node import TensorType, TrainingNode
+from echo.policies.data_graph import data_graph
+from echo.torch import compat, safety, timing
+from echo.torch.capture import BYTES, JointGraph, joint_graph, nbytes
+
+# Pointwise operators without torch's tag, among them those that Inductor computes where they are read.
+_POINTWISE = frozenset({
+    "_to_copy", "clone", "convert_element_type", "full", "full_like", "gelu_backward", "iota", "inductor_lookup_seed",
+    "inductor_random", "native_dropout_backward", "ones_like", "scalar_tensor", "tanh_backward", "sigmoid_backward",
+    "threshold_backward", "where", "zeros_like",
+})  # fmt: skip
+_VIEWS = frozenset({
+    "view", "_unsafe_view", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select", "t", "alias",
+    "detach", "getitem",
+})  # fmt: skip
+_CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether Inductor computes each element of a node's output from elements at the same place."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    tag = getattr(torch.Tag, "pointwise", None)
+    return (tag is not None and tag in target.tags) or safety.operator_name(node) in _POINTWISE
+
+
+def fusion_groups(joint: JointGraph) -> dict[fx.Node, int]:
+    """The fused kernel of each pointwise node: those that read each other and have as many elements share one.
+
+    All nodes of a kernel lie behind the same operators that are not pointwise: a sum with the product of what another
+    part of the kernel computed could not be in it. A simple model: Inductor also fuses reductions with what they read,
+    and splits very large kernels.
+    """
+    group: dict[fx.Node, int] = {}
+    stage: dict[fx.Node, int] = {}
+    for nodes in (joint.forward, joint.backward):
+        for node in nodes:
+            reads = list(through_views(node, joint))
+            stage[node] = max((stage[read] + (read not in group) for read in reads if read in stage), default=0)
+            if node in joint.number_of and is_pointwise(node):
+                near = [read for read in reads if read in group and stage[read] == stage[node]
+                        and elements(read) == elements(node)]  # fmt: skip
+                group[node] = group[near[0]] if near else len(group)
+    return group
+
+
+def through_views(node: fx.Node, joint: JointGraph) -> Iterator[fx.Node]:
+    """The nodes in whose memory a node reads."""
+    for read in node.all_input_nodes:
+        while read in joint.aliases and read not in joint.number_of:
+            read = joint.aliases[read]
+        yield read
+
+
+def users_through_views(node: fx.Node) -> Iterator[fx.Node]:
+    """The readers of a node, and of views of it."""
+    for user in node.users:
+        if safety.operator_name(user) in _VIEWS:
+            yield from users_through_views(user)
+        else:
+            yield user
+
+
+def elements(node: fx.Node) -> int:
+    """The elements of a node's first output; 0 where it is no tensor."""
+    value = safety.values_of(node)[0]
+    return int(nbytes(value) // value.element_size()) if isinstance(value, torch.Tensor) else 0
+
+
+def inner_values(joint: JointGraph) -> set[fx.Node]:
+    """The nodes of the backward pass whose output only operators of the same kernel read: it stays in registers.
+
+    There are such nodes in the forward pass, too. But a plan may save their outputs, for one that runs again.
+    """
+    groups, backward = fusion_groups(joint), set(joint.backward)
+    return {node for node, own in groups.items()
+            if node in backward and all(groups.get(user) == own for user in users_through_views(node))}  # fmt: skip
+
+
+def joint_graph_of_inductor(
+    module: fx.GraphModule, num_forward_outputs: int, allowed: Iterable[str] = ()
+) -> JointGraph:
+    """Reads a joint graph as Inductor runs it; arguments and errors are those of `echo.torch.capture.joint_graph`.
+
+    Inner values of kernels take no bytes, and convolutions take their scratch memory for as long as they run.
+    """
+    channels_last = compat.prefers_channels_last(module)
+    copied = _inputs_in_other_layout(module) if channels_last else set()
+    joint = joint_graph(module, num_forward_outputs, allowed, copied)
+    inner = inner_values(joint)
+
+    def compiled(node: fx.Node, one: TrainingNode) -> TrainingNode:
+        if node in inner:
+            return _without_bytes(one)
+        return _with_scratch(one, node, channels_last) if is_convolution(node) else one
+
+    nodes = list(map(compiled, joint.order, joint.training.nodes))
+    training = data_graph(nodes, joint.training.outputs, (0.0,) * len(nodes)).training
+    return replace(joint, training=training, channels_last=channels_last)
+
+
+def is_convolution(node: fx.Node) -> bool:
+    """Whether a node is a convolution, or the gradient of one."""
+    return safety.operator_name(node) in _CONVOLUTIONS
+
+
+def _without_bytes(node: TrainingNode) -> TrainingNode:
+    return node.having(outputs=tuple(TensorType((0,), one.flag) for one in node.outputs))
+
+
+def _with_scratch(one: TrainingNode, node: fx.Node, channels_last: bool) -> TrainingNode:
+    """A node with one more output, which nothing reads: it is gone when the node has run."""
+    scratch = timing.scratch_of_run(node, timing.device_of(node), channels_last)
+    return one.having(outputs=(*one.outputs, TensorType((scratch,), BYTES))) if scratch else one
+
+
+def _inputs_in_other_layout(module: fx.GraphModule) -> set[fx.Node]:
+    """The inputs of a joint graph of which Inductor makes a copy in the layout channels last."""
+    read = (one for node in module.graph.nodes if is_convolution(node) for one in node.all_input_nodes)
+    return {node for node in read if node.op == "placeholder" and _is_to_be_copied(node.meta.get("val"))}
+
+
+def _is_to_be_copied(value: Any) -> bool:
+    return (isinstance(value, torch.Tensor) and value.dim() == 4
+            and not value.is_contiguous(memory_format=torch.channels_last))  # fmt: skip
