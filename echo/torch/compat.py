@@ -20,6 +20,10 @@ from echo.errors import UnsupportedError
 
 OLDEST = (2, 4)  # torch's partitioners take what echo passes them since then
 
+# Of what Inductor reads for a sum before it writes the sum. Without this, the gradients of a value with many readers,
+# such as a weight of an unrolled network, wait for the last one: 25 MB instead of 19 for a translation model.
+_SUM_BYTES = 1 << 16
+
 Partition = Callable[..., "tuple[fx.GraphModule, fx.GraphModule]"]
 
 
@@ -186,11 +190,13 @@ def inductor_with(partition: Partition, key: str) -> Callable[..., Any]:
         )
     from torch._inductor.compile_fx import compile_fx
 
-    custom = CustomPartitioner(partition, key)
+    settings: dict[str, Any] = {"custom_partitioner_fn": CustomPartitioner(partition, key)}
+    if hasattr(config, "realize_acc_reads_size_threshold"):
+        settings["realize_acc_reads_size_threshold"] = _SUM_BYTES
     caches = {"enable_autograd_cache": False} if hasattr(torch._functorch.config, "enable_autograd_cache") else {}
 
     def compiled(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with config.patch(custom_partitioner_fn=custom), torch._functorch.config.patch(caches):
+        with config.patch(settings), torch._functorch.config.patch(caches):
             return compile_fx(module, inputs)
 
     return compiled
