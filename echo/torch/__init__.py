@@ -9,7 +9,7 @@
 
 from echo.torch.backends import Backend, Partitioner, backend
 from echo.torch.convert import convert, save_params
-from echo.torch.planner import GraphPlan
+from echo.torch.plan import GraphPlan
 from echo.torch.tracker import PeakTracker, tracking
 
 __all__ = ["Backend", "GraphPlan", "Partitioner", "PeakTracker", "backend", "convert", "save_params", "tracking"]

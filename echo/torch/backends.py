@@ -23,7 +23,8 @@ from echo.torch import compat
 from echo.torch.capture import joint_graph
 from echo.torch.cost import seconds_of
 from echo.torch.partition import partitioned
-from echo.torch.planner import GraphPlan, is_replayed, plan_graph
+from echo.torch.plan import GraphPlan
+from echo.torch.planner import is_replayed, plan_graph
 from echo.torch.verify import differences
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class Partitioner:
             joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,
             keep=self.keep, deadline=Deadline.after(self.max_planning),
         )  # fmt: skip
-        if not is_replayed(joint, plan, seconds):
+        if not is_replayed(plan):
             raise VerificationError("a replay of the plan does not come to its peak")
         pair = partitioned(whole, joint, plan.schedule, inputs, **options)
         if self.verify:

@@ -6,12 +6,11 @@ not start from what torch's own partitioner saves: to find that set takes torch 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, Sequence
 
 from echo.errors import BudgetError, OptionError, TimeLimitError
 from echo.estimators.storage_planner import Evaluation
-from echo.ir.schedule import RecomputeSchedule, replay, steps_of
+from echo.ir.schedule import RecomputeSchedule, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.plans.options import budget_bytes
 from echo.policies.data_graph import problem_of_graph, solve_graph
@@ -21,6 +20,8 @@ from echo.policies.solvers.ruin_recreate import GreedyKeep
 from echo.system.process import Deadline
 from echo.system.terminal import size_text
 from echo.torch.capture import JointGraph
+from echo.torch.plan import GraphPlan, described, replayed
+from echo.torch.planned_graph import planned_graph
 
 # Schedules that earlier searches ended with: a least that an error named is met when it is asked for, and no larger
 # budget is kept by a slower schedule than a smaller one was.
@@ -29,38 +30,6 @@ KNOWN = Known()
 # to 3,600 nodes), a tenth loses up to a point of the overhead.
 _SIMULATED_NODES, _MOST_SIMULATIONS = 10_000_000, 100_000
 _MOST_HELD = 5  # values that an error or a text names
-
-
-@dataclass(frozen=True)
-class GraphPlan:
-    """What runs again in one compiled graph, and what it gains by the model.
-
-    ``stock_bytes`` and ``peak_bytes`` are the most bytes alive at once without the plan and with it: activations and
-    gradients, without parameters and inputs. ``seconds`` is the time of a step without the plan,
-    ``recompute_seconds`` what the plan adds. ``schedule`` are positions by node number (`echo.ir.schedule`),
-    ``recomputed`` the names of the nodes that run again, with how often they do.
-    """
-
-    schedule: RecomputeSchedule
-    stock_bytes: int
-    peak_bytes: int
-    budget_bytes: int | None
-    seconds: float
-    recompute_seconds: float
-    recomputed: tuple[tuple[str, int], ...]
-
-    @property
-    def overhead(self) -> float:
-        """The recomputation as a part of the step."""
-        return self.recompute_seconds / max(self.seconds, 1e-12)
-
-    def __str__(self) -> str:
-        runs = sum(count for _, count in self.recomputed)
-        budget = "no budget" if self.budget_bytes is None else f"budget {size_text(self.budget_bytes)}"
-        return (
-            f"peak {size_text(self.stock_bytes)} -> {size_text(self.peak_bytes)} ({budget}), "
-            f"{len(self.recomputed)} nodes run again in {runs} runs, {100 * self.overhead:+.1f} %"
-        )
 
 
 def plan_graph(
@@ -88,12 +57,12 @@ def plan_graph(
         BudgetError: no schedule that was found keeps the budget; ``reachable`` bytes were reached.
         OptionError: a limit makes no sense, or there is none.
     """
-    training = joint.training
+    training, graph = joint.training, planned_graph(joint, seconds)
     limit = None if memory_budget is None else budget_bytes(memory_budget, training.planned_bytes)
     banned = _banned(joint, frozenset(keep))
     most = _most_seconds(max_overhead, max_time, training, sum(seconds))
     if limit is not None and most is None and limit >= training.planned_bytes:
-        return described(joint, seconds, {}, Evaluation((training.planned_bytes,), 0.0), limit)
+        return described(graph, {}, Evaluation((training.planned_bytes,), 0.0), limit)
     limits: dict[str, Any] = {"max_bytes": limit, "max_seconds": most, "banned": banned}
     solved = solve_graph(
         Search(), training, seconds, **limits, starts=_starts(training, seconds, limits),
@@ -102,7 +71,7 @@ def plan_graph(
     KNOWN.add(training, solved.schedule)
     if limit is not None and solved.planned_bytes > limit:
         raise BudgetError(limit, solved.planned_bytes, held_at_peak(joint, solved.schedule), " by this graph")
-    return described(joint, seconds, solved.schedule, solved.value, limit)
+    return described(graph, solved.schedule, solved.value, limit)
 
 
 def _starts(training: TrainingGraph, seconds: Sequence[float], limits: Mapping[str, Any]) -> list[RecomputeSchedule]:
@@ -136,19 +105,6 @@ def _most_seconds(
     return min(parts) * step if parts else None
 
 
-def described(
-    joint: JointGraph, seconds: Sequence[float], schedule: RecomputeSchedule, value: Evaluation, limit: int | None
-) -> GraphPlan:
-    """The plan of a schedule."""
-    runs: dict[str, int] = {}
-    for step in steps_of(joint.training, schedule):
-        if step.node != step.position:
-            name = joint.training.nodes[step.node].name
-            runs[name] = runs.get(name, 0) + 1
-    stock = joint.training.planned_bytes
-    return GraphPlan(schedule, stock, value.bytes, limit, sum(seconds), value.seconds, tuple(runs.items()))
-
-
 def held_at_peak(joint: JointGraph, schedule: RecomputeSchedule) -> str:
     """The largest values that are alive at the step with the most live bytes, as a text."""
     training = joint.training
@@ -167,7 +123,6 @@ def held_at_peak(joint: JointGraph, schedule: RecomputeSchedule) -> str:
                      for node, index in largest)  # fmt: skip
 
 
-def is_replayed(joint: JointGraph, plan: GraphPlan, seconds: Sequence[float]) -> bool:
+def is_replayed(plan: GraphPlan) -> bool:
     """Whether a replay of the plan's steps that trusts no planner comes to the same peak."""
-    order = [step.node for step in steps_of(joint.training, plan.schedule)]
-    return replay(joint.training, order, seconds).bytes == plan.peak_bytes
+    return replayed(plan.graph, plan.schedule).bytes == plan.peak_bytes
