@@ -20,7 +20,8 @@ from echo.policies.solvers.ruin_recreate import GreedyKeep
 from echo.system.process import Deadline
 from echo.system.terminal import size_text
 from echo.torch.capture import JointGraph
-from echo.torch.plan import GraphPlan, described, replayed
+from echo.torch.decisions import replayed
+from echo.torch.plan import GraphPlan, described
 from echo.torch.planned_graph import planned_graph
 
 # Schedules that earlier searches ended with: a least that an error named is met when it is asked for, and no larger
