@@ -19,10 +19,9 @@ from echo.system.files import digest_of, read_json, shortened, write_in_one_step
 from echo.system.terminal import megabytes, preserve_python_rng, size_text, text_of
 from echo.torch.decisions import ScheduleView, replayed
 from echo.torch.planned_graph import PlannedGraph
-from echo.torch.report import PlanReport, usage_of
+from echo.torch.report import PlanReport, held_at_peak
 
 FORMAT = "echo-torch-plan-1"
-_MOST_HELD = 5  # values that an error names
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
@@ -180,8 +179,7 @@ class Frontier:
             if plan.peak_bytes <= budget:
                 return plan
         least = self.plans[0]
-        largest = [f"{one.name} {size_text(one.bytes)}" for one in usage_of(least.view).at_peak[:_MOST_HELD]]
-        raise BudgetError(budget, least.peak_bytes, ", ".join(largest), " by this graph")
+        raise BudgetError(budget, least.peak_bytes, held_at_peak(least.graph, least.schedule), " by this graph")
 
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan: bytes (``total`` at the peak, ``budget``), ``time`` as a multiple, ``overhead``, runs."""

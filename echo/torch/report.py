@@ -12,18 +12,20 @@ import torch
 
 from echo.estimators.footprint import FEATURE_MAPS, GRADIENTS, OUTPUT_GRADIENTS, RECOMPUTED, TEMPORARIES
 from echo.ir.graph import Entry
-from echo.ir.schedule import last_uses
+from echo.ir.schedule import RecomputeSchedule, last_uses
 from echo.plans.text import largest_rows, table_of
 from echo.report.charts import by_kind, frontier, timeline
 from echo.report.usage import PLANNED, STOCK, Tensor, Usage
-from echo.system.terminal import MB, megabytes, preserve_python_rng, text_of
+from echo.system.terminal import MB, megabytes, preserve_python_rng, size_text, text_of
 from echo.torch.decisions import ScheduleView
+from echo.torch.planned_graph import PlannedGraph
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDTH = 120
 _MOST_ROWS = 8
+_MOST_HELD = 5  # values that an error names
 _SMALL = 10 * MB  # the peak of a graph whose MB have three digits after the point
 _MOST_LISTED, _MOST_VALUES = 2000, 200  # rows of tables of the page
 _TEMPLATE = Path(__file__).with_name("page.html.jinja")
@@ -55,6 +57,12 @@ def _kind(view: ScheduleView, step: int, last: int, again: bool, is_output: bool
     if step < view.forward_steps:
         return FEATURE_MAPS if last >= view.forward_steps else TEMPORARIES
     return GRADIENTS if is_output else OUTPUT_GRADIENTS
+
+
+def held_at_peak(graph: PlannedGraph, schedule: RecomputeSchedule) -> str:
+    """The largest values that are alive at the step with the most live bytes, as a text."""
+    largest = usage_of(ScheduleView(graph, schedule)).at_peak[:_MOST_HELD]
+    return ", ".join(f"{tensor.name} {size_text(tensor.bytes)}" for tensor in largest)
 
 
 class Again(NamedTuple):

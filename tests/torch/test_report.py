@@ -15,7 +15,7 @@ from echo.report.usage import PLANNED, STOCK  # noqa: E402
 from echo.system.process import Deadline  # noqa: E402
 from echo.torch.decisions import ScheduleView  # noqa: E402
 from echo.torch.plan import GraphPlan  # noqa: E402
-from echo.torch.planner import plan_graph  # noqa: E402
+from echo.torch.planner import frontier, plan_graph  # noqa: E402
 from echo.torch.report import PlanReport, usage_of  # noqa: E402
 from tests.support.torch_models import built, traced  # noqa: E402
 
@@ -90,3 +90,9 @@ def test_page_is_one_file_whose_charts_are_drawn(tmp_path: Path) -> None:
     assert f"echo: {plan.peak_bytes / 1e6:,.1f} MB" in svg
     assert "<path" in convert.vega_to_svg(charts["layers-echo"])
     assert all(f"<td>{name}</td>" in page for name, _ in plan.recomputed)
+    assert 'id="frontier"' not in page
+    plan.page(path, frontier=frontier(plan, 4))
+    page = path.read_text(encoding="utf-8")
+    charts = json.loads(page.partition('type="application/json">')[2].partition("</script>")[0])
+    assert 'id="frontier"' in page
+    assert "MB alive at the peak" in convert.vegalite_to_svg(charts["frontier"])
