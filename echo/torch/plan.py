@@ -191,11 +191,11 @@ class Frontier:
 
     def __str__(self) -> str:
         with preserve_python_rng():
-            table = table_of("frontier", "budget MB", "peak MB", "time", "runs")
+            table = table_of("budget MB", "peak MB", "time", "runs again")
             for row in self.to_json():
-                sizes = megabytes(row["budget"]), megabytes(row["total"])
-                table.add_row("", *sizes, f"{100 * row['overhead']:+.1f} %", str(row["runs"]))
-            table.add_row("without echo", "", megabytes(self.plans[0].stock_bytes), "+0.0 %", "0")
+                time = f"{100 * row['overhead']:+.1f} %"
+                table.add_row(megabytes(row["budget"]), megabytes(row["total"]), time, str(row["runs"]))
+            table.add_row("without echo", megabytes(self.plans[0].stock_bytes), "+0.0 %", "0")
             return text_of([table], 100)
 
 

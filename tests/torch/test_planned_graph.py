@@ -85,6 +85,13 @@ def test_origins_name_the_line_and_the_module() -> None:
     assert re.match(r"torch_models\.py:\d+: return x \+ F\.dropout\(self\.down\(F\.gelu\(", origins["addmm_2"])
     assert origins["addmm_2"].endswith("(blocks.0.up)")
     assert origins["embedding"].endswith("(embed)")
+    layers_of_torch = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+    assert set(graph_of(lambda x: layers_of_torch(x).sum(), X).modules.values()) == {"0", "1"}
+    assert set(graph_of(torch.nn.Sequential(layers_of_torch, torch.nn.Linear(8, 1)), X).modules.values()) == {
+        "0.0",
+        "0.1",
+        "1",
+    }
     (node, *_) = traced(layers, W, X).joint.forward
     assert source_of(node).startswith("test_planned_graph.py:")
     node.meta = {}
