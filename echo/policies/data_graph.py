@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Collection, Container, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Container, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError, OptionError
 from echo.estimators.cost_model import CostModel
@@ -32,7 +31,7 @@ from echo.estimators.scheduler import LiveEvaluator
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
 from echo.ir.ops import is_heavy_in_torch
-from echo.ir.schedule import RecomputeSchedule, once, replay
+from echo.ir.schedule import RecomputeSchedule, replay
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.least import least
@@ -234,15 +233,12 @@ def problem_of_graph(
     max_bytes: int | None = None,
     max_seconds: float | None = None,
     heavy: bool = True,
-    banned: Collection[int] = (),
-    insisted: Collection[int] = (),
+    banned: Container[int] = (),
     once: bool = False,
     simulations: int = _SIMULATIONS,
     deadline: Deadline = NEVER,
 ) -> Problem:
     """The problem of a data graph: all forward nodes that may run again are candidates, except those ``banned``.
-
-    Nodes ``insisted`` on run again in any case, once at least.
 
     Where nothing lives to the end of the step, the last forward node is the loss, and no candidate. ``seconds[i]`` is
     the time of node i, ``max_bytes`` bounds the bytes that are alive at once, ``max_seconds`` the recomputation in a
@@ -252,14 +248,14 @@ def problem_of_graph(
         OptionError: a limit makes no sense.
     """
     _check_limits(max_bytes=max_bytes, max_seconds=max_seconds)
-    offered = _candidates(training, heavy, {*insisted, *banned} if insisted else banned)
+    offered = _candidates(training, heavy, banned)
     return Problem(
         training=training,
         costs=CostModel(tuple(seconds), sum(seconds), len(training.nodes), 0),
         evaluator=LiveEvaluator(training, seconds),
         candidates=offered,
         segments=partition(training, offered),
-        must_recompute=frozenset(_outputs_of(training, insisted)),
+        must_recompute=frozenset(),
         match_ranges=(1,),  # live bytes do not depend on it
         max_seconds=max_seconds,
         max_bytes=max_bytes,
@@ -267,11 +263,6 @@ def problem_of_graph(
         once=once,
         deadline=deadline,
     )
-
-
-def _outputs_of(training: TrainingGraph, nodes: Iterable[int]) -> Iterator[Entry]:
-    for number in nodes:
-        yield from (Entry(number, index) for index in range(len(training.nodes[number].outputs)))
 
 
 def _check_limits(**limits: float | None) -> None:
@@ -299,8 +290,7 @@ def solve_graph(
     *,
     max_bytes: int | None = None,
     max_seconds: float | None = None,
-    banned: Collection[int] = (),
-    insisted: Collection[int] = (),
+    banned: Container[int] = (),
     starts: Sequence[RecomputeSchedule] = (),
     simulations: int = _SIMULATIONS,
     deadline: Deadline = NEVER,
@@ -310,15 +300,16 @@ def solve_graph(
     With a budget it is the fastest that needs at most ``max_bytes``, else the one with the fewest bytes that is found.
     Of ``starts``, schedules that others found, each is improved too. At the ``deadline`` the best so far is taken.
     """
-    problem = partial(problem_of_graph, training, seconds, max_bytes=max_bytes, max_seconds=max_seconds, banned=banned,
-                      insisted=insisted, simulations=simulations, deadline=deadline)  # fmt: skip
-    light, heavy, forced = problem(heavy=False), problem(heavy=True), once(training, insisted)
+
+    def problem(heavy: bool, deadline: Deadline) -> Problem:
+        return problem_of_graph(training, seconds, max_bytes=max_bytes, max_seconds=max_seconds, heavy=heavy,
+                                banned=banned, simulations=simulations, deadline=deadline)  # fmt: skip
 
     def solve(problem: Problem, policy: Policy = policy) -> Solved:
-        found, _ = run_with_deadline(policy, problem)
-        is_heavy = problem.candidates.keys() != light.candidates.keys()
-        return Solved({**forced, **found}, problem.value(found), is_heavy)
+        schedule, _ = run_with_deadline(policy, problem)
+        return Solved(schedule, problem.value(schedule), problem.candidates.keys() != light.candidates.keys())
 
+    light, heavy = problem(False, deadline), problem(True, deadline)
     if max_bytes is None and max_seconds is None:
         return solve(light)
     # Light operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError, OptionError
-from echo.ir.schedule import replay, steps_of
+from echo.ir.schedule import replay
 from echo.policies import RecomputeAll, RecomputeNone
 from echo.policies.data_graph import dag_of, load_dag, problem_of_graph, solve_graph
 from echo.policies.search import Search
@@ -232,15 +232,3 @@ def test_node_of_a_small_graph_runs_more_than_once_where_a_budget_needs_it() -> 
     solved = solve_graph(Search(), *chain(10), max_bytes=5)
     assert solved.planned_bytes <= 5
     assert max(map(len, solved.schedule.values())) > 1
-
-
-@pytest.mark.parametrize("limits", [{}, {"max_bytes": 10**9}, {"max_seconds": 0.0}])
-def test_nodes_that_a_user_insists_on_run_again_within_any_limit(limits: dict[str, Any]) -> None:
-    training, seconds = unrolled(3)
-    forward = [number for number, node in training.operators() if node.forward and not node.stateful]
-    read = [number for number in forward if any(entry.node == number for entry in training.backward_readers)]
-    solved = solve_graph(Search(), training, seconds, insisted=read[:2], **limits)
-    assert set(read[:2]) <= solved.schedule.keys()
-    order = [step.node for step in steps_of(training, solved.schedule)]
-    assert solved.planned_bytes == replay(training, order, seconds).bytes
-    assert all(order.count(number) == 2 for number in read[:2])
