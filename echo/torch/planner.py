@@ -154,7 +154,7 @@ def frontier(plan: GraphPlan, budgets: int = 8, *, max_planning: float = 10.0) -
 
 
 def reused(plans: Sequence[GraphPlan], joint: JointGraph, seconds: Sequence[float], strict: bool) -> GraphPlan | None:
-    """The plan of a joint graph by one of ``plans``, None where there is none; that costs one warning if there are any.
+    """The plan of a joint graph by one of ``plans``, or None, with one warning, if none of them is for it.
 
     Raises:
         PlanError: with ``strict``, no plan is for this graph.
@@ -169,7 +169,7 @@ def reused(plans: Sequence[GraphPlan], joint: JointGraph, seconds: Sequence[floa
         text = f"plan: none of {counted(len(plans), 'plan')} is for a graph with fingerprint {graph.fingerprint}"
         if strict:
             raise PlanError(text)
-        logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s: it is planned anew", text)
+        logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s; the other options plan it", text)
     return None
 
 
