@@ -24,7 +24,8 @@ from echo.torch.capture import joint_graph
 from echo.torch.cost import seconds_of
 from echo.torch.inductor import joint_graph_of_inductor
 from echo.torch.partition import partitioned
-from echo.torch.planner import GraphPlan, is_replayed, plan_graph
+from echo.torch.plan import GraphPlan
+from echo.torch.planner import is_replayed, plan_graph, reused
 from echo.torch.verify import differences
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,13 @@ class Partitioner:
             as ``0.5``. None: torch's own partitioner, unless there is a bound on the time.
         max_overhead: the time of recomputation at most, as a part of the step: 0.1 is 10 %.
         max_time: the time of a step at most, as a multiple of a step without echo: 1.1 is 10 % more.
-        keep: names of nodes or operators (``"mm"``) that never run again.
+        keep: nodes that never run again: names or patterns (``*`` and ``?``), also of their operators (``"mm"``).
+        recompute: nodes that run again, given the same way. Without a limit, only these do.
         allow: custom operators (``"mylib::gelu"``) that are functions of their arguments, and may run again.
         fused: whether pointwise operators become one kernel, as under Inductor (`echo.torch.cost`).
         max_planning: seconds that the search for a plan may take.
+        plan: one or several plans that were made before (`GraphPlan.load`): a graph that one of them is for is divided
+            by it, whatever the limits, and nothing is searched.
         verify: compare one step with torch's default partition on made-up inputs; a plan that differs is not used.
         strict: raise errors instead of leaving a graph to torch's own partitioner.
 
@@ -54,16 +58,21 @@ class Partitioner:
     max_overhead: float | None = None
     max_time: float | None = None
     keep: Iterable[str] = ()
+    recompute: Iterable[str] = ()
     allow: Iterable[str] = ()
     fused: bool = False
     max_planning: float = 10.0
+    plan: GraphPlan | Iterable[GraphPlan] = ()
     verify: bool = False
     strict: bool = False
     plans: list[GraphPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         compat.check_version()
-        for name in ("keep", "allow"):
+        self._given = (self.plan,) if isinstance(self.plan, GraphPlan) else tuple(self.plan)
+        if not all(isinstance(one, GraphPlan) for one in self._given):
+            raise OptionError(f"plan: expected a GraphPlan or several, as of GraphPlan.load, got {self.plan!r}")
+        for name in ("keep", "recompute", "allow"):
             value = getattr(self, name)
             if isinstance(value, str):
                 raise OptionError(f"{name}: expected a list of names, got {value!r}")
@@ -87,7 +96,7 @@ class Partitioner:
             BudgetError: the budget is below the least that was reached; ``torch.compile`` raises it as the
                 ``inner_exception`` of its own error.
         """
-        if self.memory_budget is None and self.max_overhead is None and self.max_time is None:
+        if not (self._has_limits or self._given):
             return self._own(module, inputs, options)
         try:
             return self._planned(module, inputs, options)
@@ -99,6 +108,13 @@ class Partitioner:
             text = f"torch's own partitioner divides a graph, because planning failed: {one_line(error)}. {REPORT}"
             logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s", text)
             return self._own(module, inputs, options)
+
+    @property
+    def _has_limits(self) -> bool:
+        """Whether a graph without a plan of the user's is planned."""
+        return any(limit is not None for limit in (self.memory_budget, self.max_overhead, self.max_time)) or bool(
+            self.recompute
+        )
 
     def _own(
         self, module: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]
@@ -115,11 +131,14 @@ class Partitioner:
             read = joint_graph_of_inductor if self.fused else joint_graph
             joint = read(whole, options["num_fwd_outputs"], self.allow)
             seconds = seconds_of(joint, fused=self.fused)
-        plan = plan_graph(
+        plan = reused(self._given, joint, seconds, self.strict)
+        if plan is None and not self._has_limits:
+            return self._own(module, inputs, options)
+        plan = plan or plan_graph(
             joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,
-            keep=self.keep, deadline=Deadline.after(self.max_planning),
+            keep=self.keep, recompute=self.recompute, strict=self.strict, deadline=Deadline.after(self.max_planning),
         )  # fmt: skip
-        if not is_replayed(joint, plan, seconds):
+        if not is_replayed(plan):
             raise VerificationError("a replay of the plan does not come to its peak")
         pair = partitioned(whole, joint, plan.schedule, inputs, **options)
         if self.verify:
