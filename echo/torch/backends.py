@@ -22,7 +22,7 @@ from echo.system.threads import ONCE
 from echo.torch import compat
 from echo.torch.capture import joint_graph
 from echo.torch.cost import seconds_of
-from echo.torch.inductor import joint_graph_of_inductor
+from echo.torch.inductor import joint_graph_of_inductor, schedule_of_torch
 from echo.torch.partition import partitioned
 from echo.torch.plan import GraphPlan
 from echo.torch.planner import is_replayed, plan_graph, reused
@@ -137,6 +137,7 @@ class Partitioner:
         plan = plan or plan_graph(
             joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,
             keep=self.keep, recompute=self.recompute, strict=self.strict, deadline=Deadline.after(self.max_planning),
+            stock=schedule_of_torch(whole, joint, inputs, options) if self.fused else {},
         )  # fmt: skip
         if not is_replayed(plan):
             raise VerificationError("a replay of the plan does not come to its peak")

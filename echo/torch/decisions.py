@@ -8,18 +8,11 @@ from functools import cached_property
 from typing import Iterable, Iterator, Sequence
 
 from echo.ir.graph import Entry
-from echo.ir.schedule import RecomputeSchedule, Replayed, Step, once, replay, steps_of
+from echo.ir.schedule import RecomputeSchedule, Replayed, Step, once, steps_of
 from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.text import Alternative, Cost
 from echo.system.terminal import counted
 from echo.torch.planned_graph import PlannedGraph
-
-
-def replayed(graph: PlannedGraph, schedule: RecomputeSchedule) -> Replayed:
-    """The peak of a schedule and its seconds of recomputation, by a replay that trusts no planner."""
-    steps = steps_of(graph.training, schedule)
-    bytes_ = replay(graph.training, [step.node for step in steps], graph.seconds).bytes
-    return Replayed(bytes_, sum(graph.seconds[step.node] for step in steps if step.node != step.position))
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,7 @@ class ScheduleView:
     def without(self, nodes: Iterable[int]) -> Replayed:
         """Bytes and seconds if these nodes were saved instead."""
         left = set(nodes)
-        return replayed(self.graph, {node: at for node, at in self.schedule.items() if node not in left})
+        return self.graph.replayed({node: at for node, at in self.schedule.items() if node not in left})
 
     def alternative(self, decision: Decision) -> Alternative:
         """The cost of a decision reversed, on one value and on all that are alike; where that cannot be, the reason."""
@@ -136,5 +129,5 @@ class ScheduleView:
         if action == RECOMPUTE:
             value = self.without(nodes)
         else:
-            value = replayed(self.graph, {**self.schedule, **once(self.graph.training, nodes)})
+            value = self.graph.replayed({**self.schedule, **once(self.graph.training, nodes)})
         return Cost(value.bytes, value.seconds)

@@ -9,16 +9,21 @@ run.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import fx
 
+from echo.errors import one_line
+from echo.ir.schedule import RecomputeSchedule, once, steps_of
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
 from echo.torch import compat, safety, timing
 from echo.torch.capture import BYTES, JointGraph, joint_graph, nbytes
+
+logger = logging.getLogger(__name__)
 
 # Pointwise operators without torch's tag, among them those that Inductor computes where they are read.
 _POINTWISE = frozenset({
@@ -65,9 +70,7 @@ def fusion_groups(joint: JointGraph) -> dict[fx.Node, int]:
 def through_views(node: fx.Node, joint: JointGraph) -> Iterator[fx.Node]:
     """The nodes in whose memory a node reads."""
     for read in node.all_input_nodes:
-        while read in joint.aliases and read not in joint.number_of:
-            read = joint.aliases[read]
-        yield read
+        yield _base(read, joint)
 
 
 def users_through_views(node: fx.Node) -> Iterator[fx.Node]:
@@ -115,6 +118,35 @@ def joint_graph_of_inductor(
     nodes = list(map(compiled, joint.order, joint.training.nodes))
     training = data_graph(nodes, joint.training.outputs, (0.0,) * len(nodes)).training
     return replace(joint, training=training, channels_last=channels_last)
+
+
+def schedule_of_torch(
+    module: fx.GraphModule, joint: JointGraph, inputs: Sequence[Any], options: Mapping[str, Any]
+) -> RecomputeSchedule:
+    """What runs again without echo, by torch's own partitioner for Inductor: all that it does not save.
+
+    ``module`` stays as it is. Where torch's partitioner fails, that is nothing.
+    """
+    try:
+        _, backward = compat.min_cut_partition(compat.copied(module), inputs, **options)
+    except Exception as error:  # torch's, which would end a program without echo
+        logger.debug("echo: torch's own partitioner fails: %s", one_line(error))
+        return {}
+    saved = {node.name for node in backward.graph.nodes if node.op == "placeholder"}
+    fixed = {joint.number_of[base] for node in joint.forward if node.name in saved for base in [_base(node, joint)]
+             if base in joint.number_of}  # fmt: skip
+    training = joint.training
+    schedule = once(training, [number for number, node in training.operators()
+                               if node.forward and not node.stateful and number not in fixed])  # fmt: skip
+    needed = {step.node for step in steps_of(training, schedule) if step.node != step.position}
+    return {number: positions for number, positions in schedule.items() if number in needed}
+
+
+def _base(node: fx.Node, joint: JointGraph) -> fx.Node:
+    """The node in whose memory a view lies."""
+    while node in joint.aliases and node not in joint.number_of:
+        node = joint.aliases[node]
+    return node
 
 
 def is_convolution(node: fx.Node) -> bool:

@@ -12,13 +12,12 @@ from typing import Any, Mapping
 from echo.errors import BudgetError, GraphError
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.schedule import RecomputeSchedule, steps_of
-from echo.ir.training_graph import TrainingGraph
 from echo.plans.decisions import Decision
 from echo.plans.text import Cost, Why, table_of, why
 from echo.system.files import digest_of, read_json, shortened, write_in_one_step
 from echo.system.terminal import megabytes, preserve_python_rng, size_text, text_of
-from echo.torch.decisions import ScheduleView, replayed
-from echo.torch.planned_graph import PlannedGraph
+from echo.torch.decisions import ScheduleView
+from echo.torch.planned_graph import PlannedGraph, check_schedule, read_schedule
 from echo.torch.report import PlanReport, held_at_peak
 
 FORMAT = "echo-torch-plan-1"
@@ -30,8 +29,8 @@ class GraphPlan:
     """What runs again in one compiled graph, and what it gains by the model.
 
     ``stock_bytes`` and ``peak_bytes`` are the most bytes alive at once without the plan and with it: activations and
-    gradients, without parameters and inputs. ``seconds`` is the time of a step without the plan,
-    ``recompute_seconds`` what the plan adds. ``schedule`` are positions by node number (`echo.ir.schedule`),
+    gradients, without parameters and inputs. ``seconds`` is the time of a step without the plan, ``recompute_seconds``
+    that of all that runs again with it. ``schedule`` are positions by node number (`echo.ir.schedule`),
     ``recomputed`` the names of the nodes that run again, with how often they do. ``graph`` is what the plan keeps of
     the graph.
     """
@@ -52,8 +51,8 @@ class GraphPlan:
 
     @property
     def overhead(self) -> float:
-        """The recomputation as a part of the step."""
-        return self.recompute_seconds / max(self.seconds, 1e-12)
+        """The time that the plan adds to a step, as a part of it; below 0 if torch's own partitioner takes more."""
+        return self.graph.overhead(self.recompute_seconds)
 
     def __str__(self) -> str:
         runs = sum(count for _, count in self.recomputed)
@@ -206,8 +205,8 @@ def described(graph: PlannedGraph, schedule: RecomputeSchedule, value: Evaluatio
         if step.node != step.position:
             name = graph.training.nodes[step.node].name
             runs[name] = runs.get(name, 0) + 1
-    stock = graph.training.planned_bytes
-    return GraphPlan(schedule, stock, value.bytes, limit, sum(graph.seconds), value.seconds, tuple(runs.items()), graph)
+    stock, seconds = graph.without_echo.bytes, graph.step_seconds
+    return GraphPlan(schedule, stock, value.bytes, limit, seconds, value.seconds, tuple(runs.items()), graph)
 
 
 def on_graph(graph: PlannedGraph, schedule: RecomputeSchedule, limit: int | None) -> GraphPlan:
@@ -217,25 +216,8 @@ def on_graph(graph: PlannedGraph, schedule: RecomputeSchedule, limit: int | None
         GraphError: the schedule is none of this graph.
     """
     check_schedule(graph.training, schedule)
-    value = replayed(graph, schedule)
+    value = graph.replayed(schedule)
     return described(graph, schedule, Evaluation((value.bytes,), value.seconds), limit)
-
-
-def check_schedule(training: TrainingGraph, schedule: Mapping[int, Any]) -> None:
-    """Checks that forward nodes which may run again do so at ascending backward positions.
-
-    Raises:
-        GraphError: one does not; the message names it.
-    """
-    for number, positions in schedule.items():
-        if not 0 <= number < len(training.nodes):
-            raise GraphError(f"schedule: there is no node {number}")
-        node = training.nodes[number]
-        if node.is_variable or not node.forward or node.stateful:
-            raise GraphError(f"schedule: {node.name!r} must not run again")
-        backward = [at for at in positions if 0 <= at < len(training.nodes) and not training.nodes[at].forward]
-        if not backward or backward != sorted(set(positions)) or backward != list(positions):
-            raise GraphError(f"schedule: {node.name!r}: expected ascending positions of backward nodes")
 
 
 def _reason(error: Exception) -> str:
@@ -254,10 +236,7 @@ def _read(value: Any) -> GraphPlan:
     limit, peak = value["budget_bytes"], value["peak_bytes"]
     if limit is not None and type(limit) is not int:
         raise GraphError(f"budget_bytes: expected bytes or null, got {shortened(repr(limit))}")
-    schedule = {number: tuple(positions) for number, positions in value["schedule"]}
-    if not all(type(one) is int for number, positions in schedule.items() for one in (number, *positions)):
-        raise GraphError("schedule: expected whole numbers")
-    plan = on_graph(graph, schedule, limit)
+    plan = on_graph(graph, read_schedule(graph.training, value["schedule"]), limit)
     if plan.peak_bytes != peak:
         raise GraphError(f"a replay of it comes to {plan.peak_bytes:,} bytes, expected {shortened(repr(peak))}")
     return plan

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Iterable, Mapping, Sequence
 
@@ -16,6 +17,7 @@ from torch import fx
 
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Entry
+from echo.ir.schedule import RecomputeSchedule, Replayed, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
@@ -35,17 +37,39 @@ class PlannedGraph:
     """A training graph with what is known of its nodes, by their numbers.
 
     ``seconds`` has the time of each node, ``reasons`` why some forward nodes never run again, ``insisted`` those that
-    the user wants to run again. ``sources`` are lines of the user's program, and ``modules`` its modules, where torch
-    noted them. ``fingerprint`` is equal for graphs of the same structure and sizes (`fingerprint`).
+    the user wants to run again. ``stock`` is the schedule without echo: what torch's own partitioner for Inductor runs
+    again. ``sources`` are lines of the user's program, and ``modules`` its modules, where torch noted them.
+    ``fingerprint`` is equal for graphs of the same structure and sizes (`fingerprint`).
     """
 
     training: TrainingGraph
     seconds: tuple[float, ...]
     reasons: Mapping[int, str]
     insisted: frozenset[int]
+    stock: RecomputeSchedule
     sources: Mapping[int, str]
     modules: Mapping[int, str]
     fingerprint: str
+
+    def replayed(self, schedule: RecomputeSchedule) -> Replayed:
+        """The peak of a schedule and its seconds of recomputation, by a replay that trusts no planner."""
+        steps = steps_of(self.training, schedule)
+        bytes_ = replay(self.training, [step.node for step in steps], self.seconds).bytes
+        return Replayed(bytes_, sum(self.seconds[step.node] for step in steps if step.node != step.position))
+
+    @cached_property
+    def without_echo(self) -> Replayed:
+        """The peak and the seconds of recomputation of a step without echo."""
+        return self.replayed(self.stock)
+
+    @property
+    def step_seconds(self) -> float:
+        """The seconds of a step without echo."""
+        return sum(self.seconds) + self.without_echo.seconds
+
+    def overhead(self, recompute_seconds: float) -> float:
+        """The time that recomputation adds to a step without echo, as a part of it."""
+        return (recompute_seconds - self.without_echo.seconds) / max(self.step_seconds, 1e-12)
 
     def origin(self, number: int, code: bool = True) -> str:
         """Where a node comes from, as "model.py:31: x = self.up(x) (blocks.0.up)"; empty where torch noted nothing.
@@ -65,8 +89,9 @@ class PlannedGraph:
             for number, node in enumerate(self.training.nodes)
         ]  # fmt: skip
         outputs = [list(entry[:2]) for entry in self.training.outputs]
-        insisted = sorted(self.insisted)
-        return {"fingerprint": self.fingerprint, "nodes": rows, "outputs": outputs, "insisted": insisted}
+        stock = [[number, list(positions)] for number, positions in sorted(self.stock.items())]
+        return {"fingerprint": self.fingerprint, "nodes": rows, "outputs": outputs,
+                "insisted": sorted(self.insisted), "stock": stock}  # fmt: skip
 
     @staticmethod
     def from_json(value: Any) -> PlannedGraph:
@@ -84,13 +109,18 @@ class PlannedGraph:
             {number: _text(row[at]) for number, row in enumerate(rows) if row[at]} for at in (7, 8, 9)
         )
         graph, insisted = data_graph(nodes, outputs, seconds), frozenset(map(_whole, value["insisted"]))
+        stock = read_schedule(graph.training, value["stock"])
         return PlannedGraph(
-            graph.training, graph.seconds, reasons, insisted, sources, modules, _text(value["fingerprint"])
+            graph.training, graph.seconds, reasons, insisted, stock, sources, modules, _text(value["fingerprint"])
         )
 
 
 def planned_graph(
-    joint: JointGraph, seconds: Sequence[float], kept: Mapping[int, str] | None = None, insisted: Iterable[int] = ()
+    joint: JointGraph,
+    seconds: Sequence[float],
+    kept: Mapping[int, str] | None = None,
+    insisted: Iterable[int] = (),
+    stock: RecomputeSchedule | None = None,
 ) -> PlannedGraph:
     """What plans keep of a joint graph; ``kept`` has reasons of the user's why nodes do not run again."""
     reasons = dict(kept or {})
@@ -101,7 +131,7 @@ def planned_graph(
     sources = {number: source for number, node in enumerate(joint.order) if (source := source_of(node))}
     modules = {number: module for number, node in enumerate(joint.order) if (module := module_of(node))}
     return PlannedGraph(
-        joint.training, tuple(seconds), reasons, frozenset(insisted), sources, modules, fingerprint(joint)
+        joint.training, tuple(seconds), reasons, frozenset(insisted), stock or {}, sources, modules, fingerprint(joint)
     )
 
 
@@ -182,7 +212,37 @@ def _described(value: Any) -> str:
     return type(value).__name__
 
 
+def check_schedule(training: TrainingGraph, schedule: Mapping[int, Any]) -> None:
+    """Checks that forward nodes which may run again do so at ascending backward positions.
+
+    Raises:
+        GraphError: one does not; the message names it.
+    """
+    for number, positions in schedule.items():
+        if not 0 <= number < len(training.nodes):
+            raise GraphError(f"schedule: there is no node {number}")
+        node = training.nodes[number]
+        if node.is_variable or not node.forward or node.stateful:
+            raise GraphError(f"schedule: {node.name!r} must not run again")
+        backward = [at for at in positions if 0 <= at < len(training.nodes) and not training.nodes[at].forward]
+        if not backward or backward != sorted(set(positions)) or backward != list(positions):
+            raise GraphError(f"schedule: {node.name!r}: expected ascending positions of backward nodes")
+
+
 # JSON values, each checked before anything uses it.
+
+
+def read_schedule(training: TrainingGraph, value: Any) -> RecomputeSchedule:
+    """The schedule of a JSON value: pairs of a node and its positions.
+
+    Raises:
+        GraphError: it is none of this graph.
+    """
+    schedule = {number: tuple(positions) for number, positions in value}
+    if not all(type(one) is int for number, positions in schedule.items() for one in (number, *positions)):
+        raise GraphError("schedule: expected whole numbers")
+    check_schedule(training, schedule)
+    return schedule
 
 
 def _node(number: int, row: Any) -> TrainingNode:

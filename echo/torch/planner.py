@@ -24,7 +24,6 @@ from echo.system.process import Deadline
 from echo.system.terminal import counted
 from echo.system.threads import ONCE
 from echo.torch.capture import JointGraph
-from echo.torch.decisions import replayed
 from echo.torch.insist import with_runs
 from echo.torch.plan import Frontier, GraphPlan, described, on_graph
 from echo.torch.planned_graph import PlannedGraph, planned_graph
@@ -51,6 +50,7 @@ def plan_graph(
     max_time: float | None = None,
     keep: Iterable[str] = (),
     recompute: Iterable[str] = (),
+    stock: RecomputeSchedule | None = None,
     strict: bool = False,
     deadline: Deadline,
 ) -> GraphPlan:
@@ -60,9 +60,10 @@ def plan_graph(
 
     Args:
         memory_budget: bytes, a size such as ``"6GB"``, or a part of the peak without the plan such as ``0.5``.
-        max_overhead: the time of recomputation at most, as a part of the step.
+        max_overhead: the time that recomputation may add, as a part of the step.
         max_time: the time of a step at most, as a multiple of a step without the plan; of two bounds, both hold.
         keep, recompute: names and patterns of nodes or operators that never run again, and of those that do.
+        stock: the schedule without echo, {} if torch saves all that the backward pass reads.
         strict: names that match nothing are errors.
 
     Raises:
@@ -71,9 +72,9 @@ def plan_graph(
         OptionError: a limit makes no sense, or a node to run again must not.
     """
     kept, insisted = wishes(joint, keep, recompute, strict)
-    graph = planned_graph(joint, seconds, kept, insisted)
-    limit = None if memory_budget is None else budget_bytes(memory_budget, graph.training.planned_bytes)
-    most = _most_seconds(max_overhead, max_time, graph.training, sum(seconds))
+    graph = planned_graph(joint, seconds, kept, insisted, stock)
+    limit = None if memory_budget is None else budget_bytes(memory_budget, graph.without_echo.bytes)
+    most = _most_seconds(max_overhead, max_time, graph)
     if insisted and limit is None and most is None:
         return on_graph(graph, once(graph.training, insisted), None)
     return searched(graph, limit, most, deadline)
@@ -87,10 +88,11 @@ def searched(graph: PlannedGraph, limit: int | None, most_seconds: float | None,
     """
     if graph.insisted:
         solved = _insisted(graph, limit, most_seconds, deadline)
-    elif limit is not None and most_seconds is None and limit >= graph.training.planned_bytes:
-        solved = Solved({}, Evaluation((graph.training.planned_bytes,), 0.0), False)
+    elif limit is not None and most_seconds is None and limit >= graph.without_echo.bytes and not _breaks_wishes(graph):
+        solved = Solved(graph.stock, Evaluation((graph.without_echo.bytes,), graph.without_echo.seconds), False)
     else:
-        solved = _solved(graph.training, graph.seconds, _limits(graph, limit, most_seconds), deadline)
+        starts = [{number: at for number, at in graph.stock.items() if number not in graph.reasons}]
+        solved = _solved(graph.training, graph.seconds, _limits(graph, limit, most_seconds), deadline, starts)
     if limit is not None and solved.planned_bytes > limit:
         raise BudgetError(limit, solved.planned_bytes, held_at_peak(graph, solved.schedule), " by this graph")
     return described(graph, solved.schedule, solved.value, limit)
@@ -100,11 +102,20 @@ def _limits(graph: PlannedGraph, limit: int | None, most_seconds: float | None) 
     return {"max_bytes": limit, "max_seconds": most_seconds, "banned": list(graph.reasons)}
 
 
+def _breaks_wishes(graph: PlannedGraph) -> bool:
+    """Whether torch's own partitioner runs again what must not."""
+    return not graph.stock.keys().isdisjoint(graph.reasons)
+
+
 def _solved(
-    training: TrainingGraph, seconds: Sequence[float], limits: Mapping[str, Any], deadline: Deadline
-) -> Solved:  # fmt: skip
+    training: TrainingGraph,
+    seconds: Sequence[float],
+    limits: Mapping[str, Any],
+    deadline: Deadline,
+    starts: Sequence[RecomputeSchedule] = (),
+) -> Solved:
     solved = solve_graph(
-        Search(), training, seconds, **limits, starts=_starts(training, seconds, limits),
+        Search(), training, seconds, **limits, starts=[*_starts(training, seconds, limits), *filter(None, starts)],
         simulations=min(_MOST_SIMULATIONS, _SIMULATED_NODES // len(training.nodes)), deadline=deadline,
     )  # fmt: skip
     KNOWN.add(training, solved.schedule)
@@ -163,7 +174,7 @@ def reused(plans: Sequence[GraphPlan], joint: JointGraph, seconds: Sequence[floa
     for plan in plans:
         if plan.fingerprint == graph.fingerprint:  # and so nodes have the same numbers
             reasons = {**plan.graph.reasons, **graph.reasons}
-            known = replace(graph, reasons=reasons, insisted=plan.graph.insisted)
+            known = replace(graph, reasons=reasons, insisted=plan.graph.insisted, stock=plan.graph.stock)
             return on_graph(known, plan.schedule, plan.budget_bytes)
     if plans:
         text = f"plan: none of {counted(len(plans), 'plan')} is for a graph with fingerprint {graph.fingerprint}"
@@ -183,19 +194,17 @@ def _starts(training: TrainingGraph, seconds: Sequence[float], limits: Mapping[s
     return starts if light.max_bytes is None else [*starts, GreedyKeep().choose(light)]
 
 
-def _most_seconds(
-    max_overhead: float | None, max_time: float | None, training: TrainingGraph, step: float
-) -> float | None:
+def _most_seconds(max_overhead: float | None, max_time: float | None, graph: PlannedGraph) -> float | None:
     """The seconds of recomputation that both bounds allow, None without a bound."""
     if max_overhead is not None and not max_overhead >= 0:
         raise OptionError(f"max_overhead: expected zero or more, got {max_overhead!r}")
     if max_time is not None and not max_time >= 1:
-        raise TimeLimitError(max_time, 1.0, training.planned_bytes)
+        raise TimeLimitError(max_time, 1.0, graph.without_echo.bytes)
     parts = [max_overhead] if max_overhead is not None else []
     parts += [max_time - 1] if max_time is not None else []
-    return min(parts) * step if parts else None
+    return graph.without_echo.seconds + min(parts) * graph.step_seconds if parts else None
 
 
 def is_replayed(plan: GraphPlan) -> bool:
     """Whether a replay of the plan's steps that trusts no planner comes to the same peak."""
-    return replayed(plan.graph, plan.schedule).bytes == plan.peak_bytes
+    return plan.graph.replayed(plan.schedule).bytes == plan.peak_bytes

@@ -92,12 +92,15 @@ class PlanReport:
     @cached_property
     def usages(self) -> Mapping[str, Usage]:
         """The memory of a step, without the plan and with it."""
-        return {STOCK: usage_of(ScheduleView(self.planned.graph, {})), PLANNED: usage_of(self.planned)}
+        return {
+            STOCK: usage_of(ScheduleView(self.planned.graph, self.planned.graph.stock)),
+            PLANNED: usage_of(self.planned),
+        }
 
     @property
     def overhead(self) -> float:
-        """The seconds of recomputation as a part of a step without the plan."""
-        return self.planned.without(()).seconds / max(sum(self.planned.graph.seconds), 1e-12)
+        """The time that the plan adds to a step without echo, as a part of it."""
+        return self.planned.graph.overhead(self.planned.without(()).seconds)
 
     def again(self, most: int = _MOST_ROWS) -> list[Again]:
         """What runs again, by operator and size, the most bytes first."""
@@ -175,7 +178,7 @@ class PlanReport:
         values = {
             "head": self.head, "usages": self.usages, "again": self.again(_MOST_LISTED),
             "decisions": [(one, self.planned.graph.origin(one.node)) for one in decisions],
-            "step_ms": 1000 * sum(self.planned.graph.seconds), "change": 100 * (planned / max(stock, 1) - 1),
+            "step_ms": 1000 * self.planned.graph.step_seconds, "change": 100 * (planned / max(stock, 1) - 1),
             "overhead": 100 * self.overhead, "has_frontier": bool(self.frontier), "most_values": _MOST_VALUES,
             "STOCK": STOCK, "PLANNED": PLANNED,
         }  # fmt: skip
@@ -191,6 +194,6 @@ class PlanReport:
             charts[f"layers-{name}"] = treemap(usage, most=max(stock.live_peak, planned.live_peak))
         if self.frontier:
             chosen = {"total": planned.live_peak, "time": 1 + self.overhead}
-            seconds = sum(self.planned.graph.seconds)
+            seconds = self.planned.graph.step_seconds
             charts["frontier"] = frontier(self.frontier, chosen, stock.live_peak, seconds, "MB alive at the peak")
         return charts

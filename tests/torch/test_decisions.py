@@ -14,7 +14,7 @@ from echo.ir.schedule import once  # noqa: E402
 from echo.plans.decisions import RECOMPUTE, STASH  # noqa: E402
 from echo.system.process import Deadline  # noqa: E402
 from echo.torch.capture import storage_bytes  # noqa: E402
-from echo.torch.decisions import ScheduleView, replayed  # noqa: E402
+from echo.torch.decisions import ScheduleView  # noqa: E402
 from echo.torch.partition import partitioned  # noqa: E402
 from echo.torch.plan import GraphPlan  # noqa: E402
 from echo.torch.planned_graph import planned_graph  # noqa: E402
@@ -88,7 +88,7 @@ def test_reversed_decisions_cost_what_a_replay_comes_to() -> None:
             schedule.update(once(training, [decision.node]))
         else:
             del schedule[decision.node]
-        value = replayed(plan.graph, schedule)
+        value = plan.graph.replayed(schedule)
         assert answer.alone is not None
         assert (answer.alone.planned, answer.alone.seconds) == (value.bytes, value.seconds)
         if decision.action == RECOMPUTE:

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-t
 import torch.nn.functional as F  # noqa: E402
 
 from echo.ir.schedule import replay, steps_of  # noqa: E402
-from echo.torch.decisions import replayed  # noqa: E402
 from echo.torch.insist import with_runs  # noqa: E402
 from echo.torch.planned_graph import PlannedGraph, planned_graph  # noqa: E402
 from tests.support.torch_models import built, traced  # noqa: E402
@@ -43,7 +42,7 @@ def test_runs_of_the_graph_are_those_of_the_schedule(name: str, operators: tuple
     assert extended.runs <= graph.insisted
     assert {graph.training.nodes[number].op for number in extended.runs} == set(operators)
     order = [number for number, _ in extended.training.operators()]
-    value = replayed(graph, extended.schedule({}))
+    value = graph.replayed(extended.schedule({}))
     assert replay(extended.training, order, extended.seconds).bytes == extended.training.planned_bytes
     assert value.seconds == pytest.approx(extended.spent)
     again = {step.node for step in steps_of(graph.training, extended.schedule({})) if step.node != step.position}
@@ -66,7 +65,7 @@ def test_random_schedules_are_translated_to_as_many_runs() -> None:
                     if step.node != step.position)  # fmt: skip
         # a split between a second run and its reader is there for both in the graph as it is: one run more at most
         more = sum(graph.seconds[number] for number in found)
-        assert extended.spent <= replayed(graph, schedule).seconds <= there + extended.spent + more, seed
+        assert extended.spent <= graph.replayed(schedule).seconds <= there + extended.spent + more, seed
 
 
 def test_graph_without_wishes_stays_as_it_is() -> None:
