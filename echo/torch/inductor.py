@@ -132,9 +132,11 @@ def schedule_of_torch(
     except Exception as error:  # torch's, which would end a program without echo
         logger.debug("echo: torch's own partitioner fails: %s", one_line(error))
         return {}
-    saved = {node.name for node in backward.graph.nodes if node.op == "placeholder"}
-    fixed = {joint.number_of[base] for node in joint.forward if node.name in saved for base in [_base(node, joint)]
-             if base in joint.number_of}  # fmt: skip
+    names = {node.name for node in backward.graph.nodes if node.op == "placeholder"}
+    saved = [node for node in joint.forward if node.name in names]
+    # what torch computes early, and this reading of the graph late: that is what it is computed from
+    saved += [read for node in joint.backward if node.name in names for read in node.all_input_nodes]
+    fixed = {joint.number_of[base] for base in (_base(node, joint) for node in saved) if base in joint.number_of}
     training = joint.training
     schedule = once(training, [number for number, node in training.operators()
                                if node.forward and not node.stateful and number not in fixed])  # fmt: skip
