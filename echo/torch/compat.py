@@ -177,8 +177,10 @@ class CustomPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch is 
         return self._key
 
 
-def inductor_with(partition: Partition, key: str) -> Callable[..., Any]:
+def inductor_with(partition: Partition, key: str, *, sums_early: bool = True) -> Callable[..., Any]:
     """A backend of Inductor's with another partitioner, which ``key`` tells apart from others.
+
+    With ``sums_early``, gradients of one value are added as they come.
 
     AOTAutograd's cache is off: it would hand out the division of an earlier process, and nothing would be planned.
 
@@ -195,7 +197,7 @@ def inductor_with(partition: Partition, key: str) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx
 
     settings: dict[str, Any] = {"custom_partitioner_fn": CustomPartitioner(partition, key)}
-    if hasattr(config, "realize_acc_reads_size_threshold"):
+    if sums_early and hasattr(config, "realize_acc_reads_size_threshold"):
         settings["realize_acc_reads_size_threshold"] = _SUM_BYTES
     caches = {"enable_autograd_cache": False} if hasattr(torch._functorch.config, "enable_autograd_cache") else {}
 
