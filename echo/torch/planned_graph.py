@@ -167,15 +167,8 @@ def fingerprint(joint: JointGraph) -> str:
          [_described(value) for value in safety.values_of(node)]]
         for node in places
     ]  # fmt: skip
-    nodes = [
-        [
-            [tensor.bytes for tensor in node.outputs],
-            [[*entry[:2]] for entry in node.inputs],
-            node.forward,
-            node.stateful,
-        ]
-        for node in joint.training.nodes
-    ]
+    # sizes follow from values; scratch memory is that of a machine
+    nodes = [[[[*entry[:2]] for entry in node.inputs], node.forward, node.stateful] for node in joint.training.nodes]
     ends = [_argument(one, places) for one in (joint.outputs, joint.gradients)]
     return digest_of("echo torch graph 1", json.dumps([rows, nodes, ends]).encode())[:32]
 
