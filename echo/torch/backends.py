@@ -20,11 +20,12 @@ from echo.errors import REPORT, BudgetError, OptionError, VerificationError, one
 from echo.system.process import Deadline
 from echo.system.threads import ONCE
 from echo.torch import compat
-from echo.torch.capture import joint_graph
+from echo.torch.capture import JointGraph, joint_graph
 from echo.torch.cost import seconds_of
 from echo.torch.partition import partitioned
 from echo.torch.plan import GraphPlan
 from echo.torch.planner import is_replayed, plan_graph
+from echo.torch.ranks import Ranks
 from echo.torch.verify import differences
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,9 @@ class Partitioner:
             from echo.plans.options import budget_bytes
 
             budget_bytes(self.memory_budget, 1 << 40)  # raises for what is no budget
+        self.keep, self.allow = sorted(self.keep), sorted(self.allow)
+        limits = (self.memory_budget, self.max_overhead, self.max_time, self.keep, self.allow, self.fused)
+        self._ranks = Ranks.of(repr((*limits, self.max_planning)), self.max_planning)
 
     def __call__(
         self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any
@@ -113,11 +117,7 @@ class Partitioner:
         whole = compat.without_duplicates(module) if self.fused else compat.copied(module)
         with compat.on_real_tensors():
             joint = joint_graph(whole, options["num_fwd_outputs"], self.allow)
-            seconds = seconds_of(joint, fused=self.fused)
-        plan = plan_graph(
-            joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,
-            keep=self.keep, deadline=Deadline.after(self.max_planning),
-        )  # fmt: skip
+        plan = self._ranks.shared(joint, lambda: self._searched(joint))
         if not is_replayed(plan):
             raise VerificationError("a replay of the plan does not come to its peak")
         pair = partitioned(whole, joint, plan.schedule, inputs, **options)
@@ -128,6 +128,15 @@ class Partitioner:
         self.plans.append(plan)
         logger.info("echo: %s", plan)
         return pair
+
+    def _searched(self, joint: JointGraph) -> GraphPlan:
+        """The plan of a graph by operators' times on this device."""
+        with compat.on_real_tensors():
+            seconds = seconds_of(joint, fused=self.fused)
+        return plan_graph(
+            joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,
+            keep=self.keep, deadline=Deadline.after(self.max_planning),
+        )  # fmt: skip
 
 
 class Backend:

@@ -119,6 +119,23 @@ def on_real_tensors() -> contextlib.AbstractContextManager[Any]:
     return _disable_current_modes()  # type: ignore[no-any-return]
 
 
+def store_of_ranks() -> Any | None:
+    """The key-value store of the default process group; None where this process is the only one of its job."""
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return None
+    find: Callable[[], Any] | None = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    return None if find is None else find()
+
+
+def rank() -> int:
+    """The number of this process in the default process group."""
+    from torch import distributed
+
+    return int(distributed.get_rank())
+
+
 try:
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
 except ImportError:  # `inductor_with` says so
