@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: E402
 from echo.errors import BudgetError, OptionError, TimeLimitError  # noqa: E402
 from echo.ir.schedule import steps_of  # noqa: E402
 from echo.system.process import Deadline  # noqa: E402
+from echo.torch import compat  # noqa: E402
 from echo.torch.capture import JointGraph  # noqa: E402
 from echo.torch.plan import GraphPlan  # noqa: E402
 from echo.torch.planner import held_at_peak, is_replayed, plan_graph  # noqa: E402
@@ -84,6 +85,7 @@ def test_bounds_on_time_hold_together() -> None:
         planned(joint, max_time=0.9)
 
 
+@pytest.mark.skipif(compat.version() < (2, 5), reason="torch.utils.checkpoint has policies from 2.5 on")
 def test_values_that_a_checkpoint_policy_saves_never_run_again() -> None:
     from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
