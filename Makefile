@@ -254,7 +254,7 @@ $(TORCH_INSTALLED): $(SOURCES)
 	@rm -f $(TORCH_VENV)/.installed-*
 	@$(TORCH_VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(TORCH_VENV)
 	@$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check 'torch==$(TORCH)'
-	@$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check $(STRICT) -e '.[test,torch]'
+	@$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check $(STRICT) -e '.[report,test,torch]'
 	@touch $@
 
 $(RELEASE_DONE): Makefile

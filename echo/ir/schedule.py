@@ -93,10 +93,21 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
     Raises:
         ValueError: a node runs before its inputs are there, or does not run at all.
     """
+    return Replayed(_peak(training, order, last_uses(training, order)), sum(seconds[number] for number in order))
+
+
+def last_uses(training: TrainingGraph, order: Sequence[int]) -> dict[tuple[int, int], int]:
+    """The last reader of each value of a replay, by the step that makes the value, and its output.
+
+    Values without a reader are not there. Of what lives to the end, the last reader is the number of steps.
+
+    Raises:
+        ValueError: as `replay`.
+    """
     nodes = training.nodes
     first_run: dict[int, int] = {}
     last_run: dict[int, int] = {}
-    last_use: dict[tuple[int, int], int] = {}  # (step at which it was made, output)
+    last_use: dict[tuple[int, int], int] = {}
     for step, number in enumerate(order):
         for input_position, entry in enumerate(nodes[number].inputs):
             if nodes[entry.node].is_variable or input_position in nodes[number].shape_only:
@@ -112,7 +123,7 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
     for entry in training.outputs:
         if entry.node in first_run:
             last_use[first_run[entry.node], entry.index] = len(order)
-    return Replayed(_peak(training, order, last_use), sum(seconds[number] for number in order))
+    return last_use
 
 
 def _peak(training: TrainingGraph, order: Sequence[int], last_use: Mapping[tuple[int, int], int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from echo.errors import BudgetError, OptionError
 from echo.plans.plan import Plan
@@ -12,6 +12,7 @@ from echo.system.terminal import megabytes, preformatted, preserve_python_rng, s
 
 _MOST_BUDGETS = 100
 _MOST_TRIES = 20
+P = TypeVar("P")  # a plan
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Frontier:
         return text_of([table], 100)
 
 
-def _smallest(plan: Callable[[int], Plan]) -> tuple[int, Plan]:
+def _smallest(plan: Callable[[int], P]) -> tuple[int, P]:
     """A budget and its plan: the least that can be reached, or a little more where a search that was cut off named it.
 
     Raises:
@@ -95,18 +96,36 @@ def frontier(plan: Callable[[int], Plan], budgets: int) -> Frontier:
 
     ``plan`` makes the plan for a budget. Points that need more memory and more time than another are left out.
     """
+    kept = points(plan, budgets, lambda one: Point(one.before.total, one.after.total, one.time_ratio))
+    return Frontier(tuple(plan for _, plan in kept), tuple(budget for budget, _ in kept))
+
+
+class Point(NamedTuple):
+    """Bytes of a graph without a plan and with it, and the time of a step as a multiple."""
+
+    stock: int
+    bytes: int
+    time: float
+
+
+def points(plan: Callable[[int], P], budgets: int, point: Callable[[P], Point]) -> list[tuple[int, P]]:
+    """The budgets and plans of `frontier`, for plans of any kind; ``point`` is where one lies.
+
+    Raises:
+        OptionError: the number of budgets makes no sense.
+    """
     if isinstance(budgets, bool) or not isinstance(budgets, int) or not 2 <= budgets <= _MOST_BUDGETS:
         raise OptionError(f"budgets: expected a number from 2 to {_MOST_BUDGETS}, got {budgets!r}")
     budget, smallest = _smallest(plan)
-    least, most = smallest.after.total, smallest.before.total
+    most, least, _ = point(smallest)
     ratio = (most / least) ** (1 / (budgets - 1)) if least else 1.0
     found = [(budget, smallest)]
     for step in range(1, budgets):
-        budget = int(least * ratio**step)
+        budget = most if step == budgets - 1 else int(least * ratio**step)
         with contextlib.suppress(BudgetError):  # where a search was cut off, another budget may be met
             found.append((budget, plan(budget)))
-    kept: list[tuple[int, Plan]] = []
-    for budget, candidate in sorted(found, key=lambda pair: (pair[1].after.total, pair[1].time_ratio, pair[0])):
-        if not kept or candidate.time_ratio < kept[-1][1].time_ratio:
+    kept: list[tuple[int, P]] = []
+    for budget, candidate in sorted(found, key=lambda pair: (*point(pair[1])[1:], pair[0])):
+        if not kept or point(candidate).time < point(kept[-1][1]).time:
             kept.append((budget, candidate))
-    return Frontier(tuple(plan for _, plan in kept), tuple(budget for budget, _ in kept))
+    return kept

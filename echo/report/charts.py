@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from echo.estimators import footprint as kinds
 from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, WORKSPACES
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
-from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Profiled, Tensor, Usage
+from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Compared, Layer, Tensor, Usage
 from echo.system.terminal import MB, size_text
 
 Spec = Mapping[str, Any]
@@ -36,6 +36,7 @@ FONT = "system-ui, 'DejaVu Sans', sans-serif"  # of the page, too
 # the look of pictures: on the page, vega-embed is told the same
 PRINT = {"font": FONT, "title": {"fontSize": 15, "anchor": "start"}, "view": {"stroke": None}}
 ROLE_COLORS = {HEAVY: "#3c4650", RECOMPUTED: "#3f9c55", STASHED: "#2f7ed8", FREED: "#cfc9c1"}
+_FRONTIER_AXIS = {"type": "quantitative", "scale": {"zero": False}, "axis": {"tickCount": 8}}
 _GRAPHS = {"orient": "top", "title": None, "symbolOpacity": 1}  # legends
 _KINDS = {"orient": "bottom", "columns": 3, "columnPadding": 24, "title": None, "symbolType": "square"}
 
@@ -78,7 +79,7 @@ def _samples(usage: Usage) -> list[int]:
     return [max(range(low, high), key=usage.live.__getitem__) for low, high in zip(bounds, bounds[1:])]
 
 
-def timeline_rows(profile: Profiled) -> list[dict[str, Any]]:
+def timeline_rows(profile: Compared) -> list[dict[str, Any]]:
     """Points of the lines: how far the step is (0 to 1), MB alive, the operator, and the largest arrays."""
     rows = []
     for name, usage in profile.usages.items():
@@ -97,7 +98,7 @@ def timeline_rows(profile: Profiled) -> list[dict[str, Any]]:
     return rows
 
 
-def over_step(profile: Profiled) -> Spec:
+def over_step(profile: Compared) -> Spec:
     """Bytes alive over the training step, one line a graph with its peak named, for print."""
     whole = timeline(profile)
     detail, _ = whole["vconcat"]
@@ -139,7 +140,7 @@ def _words_for(peaks: Sequence[Mapping[str, Any]], y: Mapping[str, Any]) -> dict
     }
 
 
-def timeline(profile: Profiled) -> Spec:
+def timeline(profile: Compared) -> Spec:
     """Bytes alive over the training step, one line a graph; a brush over the small one below zooms."""
     title = "operators of the training step, in their order"
     x: dict[str, Any] = {"field": "at", "type": "quantitative", "title": title}
@@ -179,7 +180,7 @@ def timeline(profile: Profiled) -> Spec:
     return {"$schema": VEGA_LITE_SCHEMA, "data": {"values": rows}, "vconcat": [detail, overview]}
 
 
-def by_kind(profile: Profiled) -> Spec:
+def by_kind(profile: Compared) -> Spec:
     """The bytes that are held at the peak: a bar for each graph, with kinds of arrays stacked."""
     names = [name for name in KIND_COLORS if any(name in usage.by_kind for usage in profile.usages.values())]
     names += [name for usage in profile.usages.values() for name in usage.by_kind if name not in KIND_COLORS]
@@ -206,7 +207,7 @@ def by_kind(profile: Profiled) -> Spec:
     }
 
 
-def by_layer(profile: Profiled, layer: Layer) -> Spec:
+def by_layer(profile: Compared, layer: Layer) -> Spec:
     """The bytes that the largest layers hold at the peak: a bar for each graph, with kinds of arrays stacked."""
     most: dict[str, int] = {}
     rows = []
@@ -235,7 +236,10 @@ def by_layer(profile: Profiled, layer: Layer) -> Spec:
     }
 
 
-def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], stock_bytes: int, seconds: float) -> Spec:
+def frontier(
+    rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], stock_bytes: int, seconds: float,
+    held: str = "MB held by the executor",
+) -> Spec:  # fmt: skip
     """Memory against time: the original graph, plans of several budgets, and the plan of the profile.
 
     Args:
@@ -243,36 +247,33 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
         plan: the same of the profile's plan.
         stock_bytes: bytes that the executor holds without echo.
         seconds: predicted, of a step without echo.
+        held: the title of the axis of bytes.
     """
     values = [_plan_point(row, "within a budget", seconds) for row in rows]
     ends = [_plan_point({"total": stock_bytes, "time": 1.0}, STOCK, seconds), _plan_point(plan, "this plan", seconds)]
     named_ends = _named(ends, [*values, *ends])
-    axis = {"type": "quantitative", "scale": {"zero": False}, "axis": {"tickCount": 8}}
     tips = [{"field": "plan"}, {"field": "budget"},
             {"field": "mb", "type": "quantitative", "format": ",.1f", "title": "MB"},
             {"field": "ms", "type": "quantitative", "format": ",.2f", "title": "ms a step"},
             {"field": "time", "type": "quantitative", "format": "+.1%", "title": "time, against stock"}]  # fmt: skip
     colors = [GRAPH_COLORS[name] for name in (STOCK, PLANNED)]
     point = {"type": "point", "filled": True, "size": 70, "opacity": 1, "color": colors[1]}
-    line = {"type": "line", "point": point, "color": colors[1]}
     named = {"field": "plan", "scale": {"domain": [STOCK, "this plan"], "range": colors}, "legend": None}
     large = {"mark": {**point, "size": 200}, "encoding": {"color": named}}
-    text = {
-        "mark": {"type": "text", "dy": -14, "fontWeight": "bold"},
-        "encoding": {"text": {"field": "label"}, "color": named},
-    }
+    text = {"type": "text", "dy": -14, "fontWeight": "bold"}
+    words = {"mark": text, "encoding": {"text": {"field": "label"}, "color": named}}
     return {
         "$schema": VEGA_LITE_SCHEMA,
         "width": WIDTH,
         "height": 240,
         "encoding": {
-            "x": {**axis, "field": "mb", "title": "MB held by the executor"},
-            "y": {**axis, "field": "ms", "title": "ms a step, predicted"},
+            "x": {**_FRONTIER_AXIS, "field": "mb", "title": held},
+            "y": {**_FRONTIER_AXIS, "field": "ms", "title": "ms a step, predicted"},
             "tooltip": tips,
         },
         "layer": [
-            {"data": {"values": [*values, ends[1]]}, "mark": line},
-            {"data": {"values": named_ends}, "layer": [large, text]},
+            {"data": {"values": [*values, ends[1]]}, "mark": {"type": "line", "point": point, "color": colors[1]}},
+            {"data": {"values": named_ends}, "layer": [large, words]},
         ],
     }
 

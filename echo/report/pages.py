@@ -195,7 +195,7 @@ def _joined(reasons: list[str]) -> str:
 #
 # It is for reading on screens of all sizes, light and dark, and for printing.
 
-_TEMPLATE = "page.html.jinja"
+_TEMPLATE = Path(__file__).with_name("page.html.jinja")
 _MOST_GROUPS, _MOST_ARRAYS = 2000, 200
 
 
@@ -217,30 +217,37 @@ def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
     Raises:
         UnsupportedError: jinja2 or vl-convert-python is not there.
     """
+    values = {
+        "profile": profile,
+        "groups": groups(profile.plan.decisions)[:_MOST_GROUPS] if PLANNED in profile.usages else (),
+        "arrays": {name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
+        "measured": text.rows(profile),
+        "more_memory": more_memory(profile),
+        "in_process": _in_process(profile),
+        "step_ms": 1000 * _step_seconds(profile),
+        "ALWAYS": ALWAYS, "STOCK": STOCK, "PLANNED": PLANNED, "MIRROR": MIRROR,
+    }  # fmt: skip
+    return rendered(_TEMPLATE, title or "training step", lambda: _charts(profile, layer), profile.versions, values)
+
+
+def rendered(
+    template: Path, title: str, charts: Callable[[], Mapping[str, Any]], versions: Mapping[str, str],
+    values: Mapping[str, Any],
+) -> str:  # fmt: skip
+    """A page that extends ``base.html.jinja``: its own values, charts by the ids of their elements, and versions.
+
+    Raises:
+        UnsupportedError: jinja2 or vl-convert-python is not there.
+    """
     with preserve_python_rng():
         jinja, convert = module_of("jinja2"), module_of("vl_convert")
-        environment = jinja.Environment(
-            loader=jinja.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
-        )
+        loader = jinja.FileSystemLoader([template.parent, Path(__file__).parent])
+        environment = jinja.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
         environment.filters["mb"] = megabytes
-        bundle = _scripts(convert)
-        page: str = environment.get_template(_TEMPLATE).render(
-            profile=profile,
-            title=title or "training step",
-            charts=_script(_charts(profile, layer)),
-            bundle=bundle,
-            groups=groups(profile.plan.decisions)[:_MOST_GROUPS] if PLANNED in profile.usages else (),
-            arrays={name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
-            measured=text.rows(profile),
-            more_memory=more_memory(profile),
-            in_process=_in_process(profile),
-            step_ms=1000 * _step_seconds(profile),
-            font=FONT,
-            ALWAYS=ALWAYS,
-            STOCK=STOCK,
-            PLANNED=PLANNED,
-            MIRROR=MIRROR,
-        )
+        page: str = environment.get_template(template.name).render(
+            {**values, "title": title, "charts": _script(charts()), "bundle": _scripts(convert), "versions": versions,
+             "font": FONT}
+        )  # fmt: skip
         return page
 
 

@@ -275,12 +275,16 @@ def _passing(training: TrainingGraph, step_of: Mapping[int, int]) -> Iterator[Te
         yield Tensor(node.name, node.op, life.layer, kind, life.bytes, step_of[life.node], step_of[life.last])
 
 
-class Profiled(Protocol):
-    """The values of an `echo.report.profile.Profile` that texts, charts and pages show."""
+class Compared(Protocol):
+    """Graphs whose memory is compared."""
 
     @property
     def usages(self) -> Mapping[str, Usage]:
-        """The graphs that are compared, by name."""
+        """The graphs, by name."""
+
+
+class Profiled(Compared, Protocol):
+    """The values of an `echo.report.profile.Profile` that texts, charts and pages show."""
 
     @property
     def plan(self) -> Plan:

@@ -113,6 +113,23 @@ def read_json(path: str | os.PathLike[str], strict: bool = True) -> Any:
     return value
 
 
+def write_in_one_step(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a file that the user names: a reader sees the old content or the new one, with the mode of a new file.
+
+    Raises:
+        OSError: the folder is read-only or full.
+    """
+    target = Path(path)
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
+
+
 def digest_of(purpose: str, content: bytes) -> str:
     """A text that is equal for equal contents with equal purposes."""
     digest = hashlib.sha256()

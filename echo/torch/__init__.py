@@ -9,7 +9,11 @@
 
 from echo.torch.backends import Backend, Partitioner, backend
 from echo.torch.convert import convert, save_params
-from echo.torch.plan import GraphPlan
+from echo.torch.plan import Frontier, GraphPlan
+from echo.torch.planner import frontier
 from echo.torch.tracker import PeakTracker, tracking
 
-__all__ = ["Backend", "GraphPlan", "Partitioner", "PeakTracker", "backend", "convert", "save_params", "tracking"]
+__all__ = [
+    "Backend", "Frontier", "GraphPlan", "Partitioner", "PeakTracker", "backend", "convert", "frontier", "save_params",
+    "tracking",
+]  # fmt: skip

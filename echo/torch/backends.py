@@ -24,9 +24,11 @@ from echo.torch.capture import JointGraph, joint_graph
 from echo.torch.cost import seconds_of
 from echo.torch.partition import partitioned
 from echo.torch.plan import GraphPlan
-from echo.torch.planner import is_replayed, plan_graph
+from echo.torch.planned_graph import PlannedGraph, planned_graph
+from echo.torch.planner import is_replayed, plan_graph, reused
 from echo.torch.ranks import Ranks
 from echo.torch.verify import differences
+from echo.torch.wishes import wishes
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +43,13 @@ class Partitioner:
             as ``0.5``. None: torch's own partitioner, unless there is a bound on the time.
         max_overhead: the time of recomputation at most, as a part of the step: 0.1 is 10 %.
         max_time: the time of a step at most, as a multiple of a step without echo: 1.1 is 10 % more.
-        keep: names of nodes or operators (``"mm"``) that never run again.
+        keep: nodes that never run again: names or patterns (``*`` and ``?``), also of their operators (``"mm"``).
+        recompute: nodes that run again, given the same way. Without a limit, only these do.
         allow: custom operators (``"mylib::gelu"``) that are functions of their arguments, and may run again.
         fused: whether pointwise operators become one kernel, as under Inductor (`echo.torch.cost`).
         max_planning: seconds that the search for a plan may take.
+        plan: one or several plans that were made before (`GraphPlan.load`): a graph that one of them is for is divided
+            by it, whatever the limits, and nothing is searched.
         verify: compare one step with torch's default partition on made-up inputs; a plan that differs is not used.
         strict: raise errors instead of leaving a graph to torch's own partitioner.
 
@@ -55,16 +60,21 @@ class Partitioner:
     max_overhead: float | None = None
     max_time: float | None = None
     keep: Iterable[str] = ()
+    recompute: Iterable[str] = ()
     allow: Iterable[str] = ()
     fused: bool = False
     max_planning: float = 10.0
+    plan: GraphPlan | Iterable[GraphPlan] = ()
     verify: bool = False
     strict: bool = False
     plans: list[GraphPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         compat.check_version()
-        for name in ("keep", "allow"):
+        self._given = (self.plan,) if isinstance(self.plan, GraphPlan) else tuple(self.plan)
+        if not all(isinstance(one, GraphPlan) for one in self._given):
+            raise OptionError(f"plan: expected a GraphPlan or several, as of GraphPlan.load, got {self.plan!r}")
+        for name in ("keep", "recompute", "allow"):
             value = getattr(self, name)
             if isinstance(value, str):
                 raise OptionError(f"{name}: expected a list of names, got {value!r}")
@@ -78,9 +88,9 @@ class Partitioner:
             from echo.plans.options import budget_bytes
 
             budget_bytes(self.memory_budget, 1 << 40)  # raises for what is no budget
-        self.keep, self.allow = sorted(self.keep), sorted(self.allow)
-        limits = (self.memory_budget, self.max_overhead, self.max_time, self.keep, self.allow, self.fused)
-        self._ranks = Ranks.of(repr((*limits, self.max_planning)), self.max_planning)
+        self.keep, self.recompute, self.allow = sorted(self.keep), sorted(self.recompute), sorted(self.allow)
+        limits = (self.memory_budget, self.max_overhead, self.max_time, self.keep, self.recompute, self.allow)
+        self._ranks = Ranks.of(repr((*limits, self.fused, self.max_planning)), self.max_planning)
 
     def __call__(
         self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any
@@ -91,7 +101,7 @@ class Partitioner:
             BudgetError: the budget is below the least that was reached; ``torch.compile`` raises it as the
                 ``inner_exception`` of its own error.
         """
-        if self.memory_budget is None and self.max_overhead is None and self.max_time is None:
+        if not (self._has_limits or self._given):
             return self._own(module, inputs, options)
         try:
             return self._planned(module, inputs, options)
@@ -103,6 +113,13 @@ class Partitioner:
             text = f"torch's own partitioner divides a graph, because planning failed: {one_line(error)}. {REPORT}"
             logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s", text)
             return self._own(module, inputs, options)
+
+    @property
+    def _has_limits(self) -> bool:
+        """Whether a graph without a plan of the user's is planned."""
+        return any(limit is not None for limit in (self.memory_budget, self.max_overhead, self.max_time)) or bool(
+            self.recompute
+        )
 
     def _own(
         self, module: fx.GraphModule, inputs: Sequence[Any], options: dict[str, Any]
@@ -117,7 +134,12 @@ class Partitioner:
         whole = compat.without_duplicates(module) if self.fused else compat.copied(module)
         with compat.on_real_tensors():
             joint = joint_graph(whole, options["num_fwd_outputs"], self.allow)
-        plan = self._ranks.shared(joint, lambda: self._searched(joint))
+        plan = reused(self._given, joint, self._seconds(joint), self.strict) if self._given else None
+        if plan is None and not self._has_limits:
+            return self._own(module, inputs, options)
+        plan = plan or self._ranks.shared(
+            joint, lambda: self._searched(joint), lambda seconds: self._graph(joint, seconds)
+        )
         if not is_replayed(plan):
             raise VerificationError("a replay of the plan does not come to its peak")
         pair = partitioned(whole, joint, plan.schedule, inputs, **options)
@@ -129,13 +151,20 @@ class Partitioner:
         logger.info("echo: %s", plan)
         return pair
 
+    def _seconds(self, joint: JointGraph) -> tuple[float, ...]:
+        """The seconds of each node on this device."""
+        with compat.on_real_tensors():
+            return seconds_of(joint, fused=self.fused)
+
+    def _graph(self, joint: JointGraph, seconds: Sequence[float]) -> PlannedGraph:
+        return planned_graph(joint, seconds, *wishes(joint, self.keep, self.recompute, self.strict))
+
     def _searched(self, joint: JointGraph) -> GraphPlan:
         """The plan of a graph by operators' times on this device."""
-        with compat.on_real_tensors():
-            seconds = seconds_of(joint, fused=self.fused)
         return plan_graph(
-            joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,
-            keep=self.keep, deadline=Deadline.after(self.max_planning),
+            joint, self._seconds(joint), memory_budget=self.memory_budget, max_overhead=self.max_overhead,
+            max_time=self.max_time, keep=self.keep, recompute=self.recompute, strict=self.strict,
+            deadline=Deadline.after(self.max_planning),
         )  # fmt: skip
 
 

@@ -204,6 +204,10 @@ class CustomPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch is 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         return self._partition(module, inputs, **options)
 
+    def __getstate__(self) -> dict[str, str]:
+        """The key alone: Inductor pickles its settings to look graphs up, and plans hold whole graphs."""
+        return {"_key": self._key}
+
     def uuid(self) -> str:
         """What tells apart the graphs of two partitioners in Inductor's caches."""
         return self._key

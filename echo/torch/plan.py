@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Mapping
 
-from echo.errors import GraphError
+from echo.errors import BudgetError, GraphError
 from echo.estimators.storage_planner import Evaluation
-from echo.ir.schedule import RecomputeSchedule, Replayed, replay, steps_of
+from echo.ir.schedule import RecomputeSchedule, steps_of
 from echo.ir.training_graph import TrainingGraph
-from echo.system.files import shortened
-from echo.system.terminal import size_text
+from echo.plans.decisions import Decision
+from echo.plans.text import Cost, Why, table_of, why
+from echo.system.files import digest_of, read_json, shortened, write_in_one_step
+from echo.system.terminal import megabytes, preserve_python_rng, size_text, text_of
+from echo.torch.decisions import ScheduleView, replayed
 from echo.torch.planned_graph import PlannedGraph
+from echo.torch.report import PlanReport, held_at_peak
 
 FORMAT = "echo-torch-plan-1"
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
@@ -55,6 +63,82 @@ class GraphPlan:
             f"{len(self.recomputed)} nodes run again in {runs} runs, {100 * self.overhead:+.1f} %"
         )
 
+    @cached_property
+    def view(self) -> ScheduleView:
+        """The plan's schedule on its graph: decisions, and the costs of others."""
+        return ScheduleView(self.graph, self.schedule)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """A decision on each value that the backward pass reads or computes again."""
+        return self.view.decisions
+
+    def summary(self) -> str:
+        """The plan as tables: what is alive at the peak without it and with it, what runs again, what is saved."""
+        return PlanReport(str(self), self.view).text()
+
+    def residuals(self) -> tuple[str, ...]:
+        """The values that the forward pass hands to the backward pass, a line each, the largest first.
+
+        The lines are like those of JAX's ``print_saved_residuals``, with bytes instead of shapes.
+        """
+        return tuple(
+            f"{one.bytes:,} bytes, output {one.output} of {one.op} {one.name}"
+            f"{f' from {origin}' if (origin := self.graph.origin(one.node)) else ''}: {one.reason}"
+            for one in self.view.residuals()
+        )
+
+    def why(self, name: str) -> Why:
+        """Why a value is saved or recomputed, and what it would cost to change that, by a replay of the schedule.
+
+        Args:
+            name: of the node, or ``"name:output"`` where several of its outputs are saved or recomputed.
+
+        Raises:
+            OptionError: the backward pass reads no such value; the message names some alike.
+        """
+        answer = why(name, self.decisions, (), Cost(self.peak_bytes, self.recompute_seconds), self.view.alternative)
+        assert isinstance(answer, Why)
+        return answer
+
+    def page(self, path: str | os.PathLike[str], title: str = "", frontier: Frontier | None = None) -> None:
+        """Writes the plan as one HTML page: memory over the step, the values at the peak, what runs again, decisions.
+
+        Args:
+            path: of the file.
+            title: the name of the model.
+            frontier: plans of other budgets (`echo.torch.frontier`), which the page draws, too.
+
+        Raises:
+            UnsupportedError: jinja2 or vl-convert-python is not there.
+        """
+        rows = () if frontier is None else frontier.to_json()
+        Path(path).write_text(PlanReport(str(self), self.view, rows).html(title), encoding="utf-8")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan as a JSON file in one step, with a digest by which `load` refuses a file that was edited."""
+        value = self.to_json()
+        text = json.dumps({"digest": _digest(value), **value}, separators=(",", ":"), allow_nan=False)
+        write_in_one_step(path, f"{text}\n".encode())
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> GraphPlan:
+        """Reads a plan that `save` wrote.
+
+        Raises:
+            GraphError: the file is not one, or was edited or damaged.
+            OSError: it cannot be read, or is no regular file.
+        """
+        try:
+            value = read_json(path)
+            digest = value.pop("digest", None) if isinstance(value, dict) else None
+            plan = _read(value)
+            if digest != _digest(value):
+                raise GraphError("it was edited or damaged since it was saved")
+            return plan
+        except (GraphError, *_UNREADABLE) as error:
+            raise GraphError(f"{os.fspath(path)} is not a plan: {_reason(error)}") from error
+
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON value: the schedule, the budget, and the graph that it is for."""
         schedule = [[number, list(positions)] for number, positions in sorted(self.schedule.items())]
@@ -73,8 +157,46 @@ class GraphPlan:
         try:
             return _read(value)
         except _UNREADABLE as error:
-            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise GraphError(f"not a plan: {reason}") from error
+            raise GraphError(f"not a plan: {_reason(error)}") from error
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Plans of one graph, from the smallest to the fastest: each takes less time than all that need less memory.
+
+    It prints as a table, with the graph without echo.
+    """
+
+    plans: tuple[GraphPlan, ...]
+
+    def within(self, budget: int) -> GraphPlan:
+        """The fastest plan of at most ``budget`` bytes.
+
+        Raises:
+            BudgetError: there is none.
+        """
+        for plan in reversed(self.plans):
+            if plan.peak_bytes <= budget:
+                return plan
+        least = self.plans[0]
+        raise BudgetError(budget, least.peak_bytes, held_at_peak(least.graph, least.schedule), " by this graph")
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """One object a plan: bytes (``total`` at the peak, ``budget``), ``time`` as a multiple, ``overhead``, runs."""
+        return [
+            {"budget": plan.budget_bytes or plan.peak_bytes, "total": plan.peak_bytes, "time": 1 + plan.overhead,
+             "overhead": plan.overhead, "runs": sum(count for _, count in plan.recomputed)}
+            for plan in self.plans
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        with preserve_python_rng():
+            table = table_of("budget MB", "peak MB", "time", "runs again")
+            for row in self.to_json():
+                time = f"{100 * row['overhead']:+.1f} %"
+                table.add_row(megabytes(row["budget"]), megabytes(row["total"]), time, str(row["runs"]))
+            table.add_row("without echo", megabytes(self.plans[0].stock_bytes), "+0.0 %", "0")
+            return text_of([table], 100)
 
 
 def described(graph: PlannedGraph, schedule: RecomputeSchedule, value: Evaluation, limit: int | None) -> GraphPlan:
@@ -86,13 +208,6 @@ def described(graph: PlannedGraph, schedule: RecomputeSchedule, value: Evaluatio
             runs[name] = runs.get(name, 0) + 1
     stock = graph.training.planned_bytes
     return GraphPlan(schedule, stock, value.bytes, limit, sum(graph.seconds), value.seconds, tuple(runs.items()), graph)
-
-
-def replayed(graph: PlannedGraph, schedule: RecomputeSchedule) -> Replayed:
-    """The peak of a schedule and its seconds of recomputation, by a replay that trusts no planner."""
-    steps = steps_of(graph.training, schedule)
-    bytes_ = replay(graph.training, [step.node for step in steps], graph.seconds).bytes
-    return Replayed(bytes_, sum(graph.seconds[step.node] for step in steps if step.node != step.position))
 
 
 def on_graph(graph: PlannedGraph, schedule: RecomputeSchedule, limit: int | None) -> GraphPlan:
@@ -121,6 +236,15 @@ def check_schedule(training: TrainingGraph, schedule: Mapping[int, Any]) -> None
         backward = [at for at in positions if 0 <= at < len(training.nodes) and not training.nodes[at].forward]
         if not backward or backward != sorted(set(positions)) or backward != list(positions):
             raise GraphError(f"schedule: {node.name!r}: expected ascending positions of backward nodes")
+
+
+def _reason(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    """The digest of a plan's values, whatever the layout of the file."""
+    return digest_of(FORMAT, json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
 def _read(value: Any) -> GraphPlan:

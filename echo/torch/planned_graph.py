@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import torch
 from torch import fx
@@ -25,7 +25,7 @@ from echo.torch.capture import JointGraph, hint, is_tangent
 
 _UINT8 = 3  # MXNet's type flag: one byte an element
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)[^\n]*\n\s*([^\n]*)')
-_MODULE = re.compile(r"^L(?:__self__|\['self'\])\.?|\['?|'?\]|^_orig_mod\.?")
+_MODULE = re.compile(r"^L(?:\['\w+'\]|__\w+?__)\.?|(?:_modules)?\['?|'?\]")
 _MOST_CODE = 80  # characters of a user's line
 _TEXTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format)
 
@@ -34,27 +34,39 @@ _TEXTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.layout,
 class PlannedGraph:
     """A training graph with what is known of its nodes, by their numbers.
 
-    ``seconds`` has the time of each node, ``reasons`` why some forward nodes never run again, ``sources`` the module
-    and the line of the user's program that a node comes from, where torch noted them. ``fingerprint`` is equal for
-    graphs of the same structure and sizes (`fingerprint`).
+    ``seconds`` has the time of each node, ``reasons`` why some forward nodes never run again, ``insisted`` those that
+    the user wants to run again. ``sources`` are lines of the user's program, and ``modules`` its modules, where torch
+    noted them. ``fingerprint`` is equal for graphs of the same structure and sizes (`fingerprint`).
     """
 
     training: TrainingGraph
     seconds: tuple[float, ...]
     reasons: Mapping[int, str]
+    insisted: frozenset[int]
     sources: Mapping[int, str]
+    modules: Mapping[int, str]
     fingerprint: str
+
+    def origin(self, number: int, code: bool = True) -> str:
+        """Where a node comes from, as "model.py:31: x = self.up(x) (blocks.0.up)"; empty where torch noted nothing.
+
+        Without ``code``, it is the place alone.
+        """
+        source, module = self.sources.get(number, ""), self.modules.get(number, "")
+        place = source if code else source.partition(": ")[0]
+        return f"{place} ({module})" if place and module else place or module
 
     def to_json(self) -> dict[str, Any]:
         """The graph as a JSON value."""
         rows = [
             [node.op, node.name, node.forward, node.stateful, [tensor.bytes for tensor in node.outputs],
              [list(entry[:2]) for entry in node.inputs], self.seconds[number], self.reasons.get(number, ""),
-             self.sources.get(number, "")]
+             self.sources.get(number, ""), self.modules.get(number, "")]
             for number, node in enumerate(self.training.nodes)
         ]  # fmt: skip
         outputs = [list(entry[:2]) for entry in self.training.outputs]
-        return {"fingerprint": self.fingerprint, "nodes": rows, "outputs": outputs}
+        insisted = sorted(self.insisted)
+        return {"fingerprint": self.fingerprint, "nodes": rows, "outputs": outputs, "insisted": insisted}
 
     @staticmethod
     def from_json(value: Any) -> PlannedGraph:
@@ -68,32 +80,46 @@ class PlannedGraph:
         nodes = [_node(number, row) for number, row in enumerate(rows)]
         outputs = [Entry(_whole(node), _whole(index)) for node, index in value["outputs"]]
         seconds = [_seconds(row[6]) for row in rows]
-        reasons, sources = ({number: _text(row[at]) for number, row in enumerate(rows) if row[at]} for at in (7, 8))
-        graph = data_graph(nodes, outputs, seconds)
-        return PlannedGraph(graph.training, graph.seconds, reasons, sources, _text(value["fingerprint"]))
+        reasons, sources, modules = (
+            {number: _text(row[at]) for number, row in enumerate(rows) if row[at]} for at in (7, 8, 9)
+        )
+        graph, insisted = data_graph(nodes, outputs, seconds), frozenset(map(_whole, value["insisted"]))
+        return PlannedGraph(
+            graph.training, graph.seconds, reasons, insisted, sources, modules, _text(value["fingerprint"])
+        )
 
 
-def planned_graph(joint: JointGraph, seconds: Sequence[float], kept: Mapping[int, str] | None = None) -> PlannedGraph:
+def planned_graph(
+    joint: JointGraph, seconds: Sequence[float], kept: Mapping[int, str] | None = None, insisted: Iterable[int] = ()
+) -> PlannedGraph:
     """What plans keep of a joint graph; ``kept`` has reasons of the user's why nodes do not run again."""
-    reasons = {joint.number_of[node]: reason for node, reason in joint.reasons.items() if node in joint.number_of}
-    reasons.update({number: f"{safety.operator_name(node)} draws random numbers for its mask"
-                    for node, number in joint.masks.items()})  # fmt: skip
+    reasons = dict(kept or {})
+    reasons.update({joint.number_of[node]: reason for node, reason in joint.reasons.items() if node in joint.number_of})
+    reasons.update(
+        {number: f"{safety.operator_name(node)} draws random numbers" for node, number in joint.masks.items()}
+    )
     sources = {number: source for number, node in enumerate(joint.order) if (source := source_of(node))}
-    reasons = {**(kept or {}), **reasons}
-    return PlannedGraph(joint.training, tuple(seconds), reasons, sources, fingerprint(joint))
+    modules = {number: module for number, node in enumerate(joint.order) if (module := module_of(node))}
+    return PlannedGraph(
+        joint.training, tuple(seconds), reasons, frozenset(insisted), sources, modules, fingerprint(joint)
+    )
 
 
 def source_of(node: fx.Node) -> str:
-    """The user's line and module, as "model.py:31 (blocks.0.up): x = self.up(x)"; empty where torch noted neither."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    module = _MODULE.sub("", str([*stack.values()][-1][0])) if stack else ""
+    """The user's line that a node comes from, as "model.py:31: x = self.up(x)"; empty where torch noted none."""
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
     folder = str(Path(torch.__file__).parent)
     own = [frame for frame in frames if not frame[0].startswith(folder)] or frames
     if not own:
-        return module
+        return ""
     path, line, code = own[-1]
-    return f"{Path(path).name}:{line}{f' ({module})' if module else ''}: {shortened(code.strip(), _MOST_CODE)}"
+    return f"{Path(path).name}:{line}: {shortened(code.strip(), _MOST_CODE)}"
+
+
+def module_of(node: fx.Node) -> str:
+    """The module that a node comes from, as "blocks.0.up"; empty for the outermost one, or where torch noted none."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    return _MODULE.sub("", str([*stack.values()][-1][0])) if stack else ""
 
 
 # The fingerprint: equal for graphs for which the same schedule is a plan.

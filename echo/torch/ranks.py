@@ -21,7 +21,7 @@ from echo.system.threads import ONCE
 from echo.torch import compat
 from echo.torch.capture import JointGraph
 from echo.torch.plan import GraphPlan, on_graph
-from echo.torch.planned_graph import fingerprint, planned_graph
+from echo.torch.planned_graph import PlannedGraph, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ _POLL = 0.02  # seconds between two looks: a wait inside of the store would bloc
 _SHARE_AFTER_MISS = 0.25  # of the wait: stages of a pipeline have graphs that rank 0 never compiles
 
 Plan = Callable[[], GraphPlan]
+GraphOf = Callable[[Sequence[float]], PlannedGraph]
 
 
 @dataclass
@@ -49,8 +50,10 @@ class Ranks:
         """The ranks of a backend whose search may take ``max_planning`` seconds."""
         return Ranks(limits, max_planning + _SLACK)
 
-    def shared(self, joint: JointGraph, plan: Plan) -> GraphPlan:
+    def shared(self, joint: JointGraph, plan: Plan, graph_of: GraphOf) -> GraphPlan:
         """The plan of a graph: ``plan()`` on rank 0 and without a process group, else what rank 0 has planned.
+
+        ``graph_of`` is what plans keep of the graph, given the seconds of its nodes.
 
         Raises:
             BudgetError: rank 0 found no plan within the budget.
@@ -61,23 +64,23 @@ class Ranks:
             return plan()
         key = f"echo/{fingerprint(joint)}/{digest_of('echo torch limits 1', self.limits.encode())[:16]}"
         if compat.rank() == 0:
-            return _published(store, key, joint, plan)
+            return _published(store, key, plan, graph_of)
         text = _awaited(store, key, self.wait)
         if text is not None:
-            return _received(json.loads(text), joint)
+            return _received(json.loads(text), graph_of)
         message = f"rank {compat.rank()} plans for itself: rank 0 gave no plan of a graph within {self.wait:g} s"
         logger.log(logging.WARNING if ONCE.first("a rank plans for itself") else logging.DEBUG, "echo: %s", message)
         self.wait *= _SHARE_AFTER_MISS
         return plan()
 
 
-def _published(store: Any, key: str, joint: JointGraph, plan: Plan) -> GraphPlan:
+def _published(store: Any, key: str, plan: Plan, graph_of: GraphOf) -> GraphPlan:
     """Rank 0's plan, which the other ranks find in the store; the first one of a graph stays."""
     text = _awaited(store, key, 0.0)
     if text is not None:
         value = json.loads(text)
         if "schedule" in value:
-            return _received(value, joint)
+            return _received(value, graph_of)
     try:
         made = plan()
     except Exception as error:
@@ -111,14 +114,13 @@ def _awaited(store: Any, key: str, seconds: float) -> str | None:
         return None
 
 
-def _received(value: Any, joint: JointGraph) -> GraphPlan:
+def _received(value: Any, graph_of: GraphOf) -> GraphPlan:
     if value.get("budget_error"):
         raise BudgetError(*value["budget_error"])
     if "schedule" not in value:
         raise PlanError(f"rank 0 could not plan it: {value['error']}")
-    seconds: Sequence[float] = value["seconds"]
     schedule = {number: tuple(positions) for number, positions in value["schedule"]}
-    plan = on_graph(planned_graph(joint, seconds), schedule, value["budget_bytes"])
+    plan = on_graph(graph_of(value["seconds"]), schedule, value["budget_bytes"])
     if plan.peak_bytes != value["peak_bytes"]:
         raise GraphError(f"rank 0's plan has a peak of {value['peak_bytes']:,} bytes, and {plan.peak_bytes:,} here")
     return plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-t
 
 import torch.nn.functional as F  # noqa: E402
 
-from echo.errors import BudgetError, OptionError, UnsupportedError, VerificationError  # noqa: E402
+from echo.errors import BudgetError, OptionError, PlanError, UnsupportedError, VerificationError  # noqa: E402
 from echo.torch import GraphPlan, Partitioner, PeakTracker, backend, backends, compat, tracking  # noqa: E402
 from tests.support.torch_models import MODELS, activation_budget, built, equal, step  # noqa: E402
 
@@ -215,6 +216,42 @@ def test_kept_operators_never_run_again() -> None:
     assert not any(name.startswith("gelu") for name, _ in bound.recomputed)
 
 
+def test_saved_plan_divides_the_same_graph_in_another_compilation(tmp_path: Path) -> None:
+    expected = dropped_step()
+    first = backend(0.6, compiler="aot_eager", strict=True, max_planning=PLANNING)
+    dropped_step(first)
+    first.plans[0].save(tmp_path / "plan.json")
+    plan = GraphPlan.load(tmp_path / "plan.json")
+    again = backend(plan=plan, compiler="aot_eager", strict=True)
+    assert equal(dropped_step(again), expected)
+    assert [(one.schedule, one.peak_bytes) for one in again.plans] == [(plan.schedule, plan.peak_bytes)]
+    assert again.plans[0].recomputed
+
+
+def test_plan_of_another_graph_is_an_error_or_costs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    _, other, _ = compiled_step("perceptron", 0.8)
+    expected = dropped_step()
+    with pytest.raises(Exception, match="none of 1 plan is for a graph with fingerprint") as raised:
+        dropped_step(backend(0.6, plan=other, compiler="aot_eager", strict=True))
+    assert isinstance(raised.value.inner_exception, PlanError)
+    with caplog.at_level(logging.WARNING):
+        for budget in (0.6, None):
+            ours = backend(budget, plan=[other], compiler="aot_eager", max_planning=PLANNING)
+            assert equal(dropped_step(ours), expected)
+            assert len(ours.plans) == (budget is not None)
+    warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert [one.message.partition(" of ")[0] for one in warnings] == ["echo: plan: none"]
+
+
+def test_recompute_alone_runs_these_nodes_again() -> None:
+    expected = dropped_step()
+    ours = backend(recompute=["relu*"], compiler="aot_eager", strict=True)
+    assert equal(dropped_step(ours), expected)
+    (plan,) = ours.plans
+    assert plan.recomputed
+    assert {name.partition("_")[0] for name, _ in plan.recomputed} == {"relu"}
+
+
 def test_graph_without_limits_is_torchs_own() -> None:
     ours = backend(compiler="aot_eager")
     assert equal(dropped_step(ours), dropped_step())
@@ -281,6 +318,8 @@ def test_partitioner_alone_is_a_partition_fn() -> None:
     ({"max_overhead": -0.1}, "max_overhead: expected zero or more, got -0.1"),
     ({"max_planning": 0}, "max_planning: expected seconds above zero, got 0"),
     ({"keep": "mm"}, "keep: expected a list of names, got 'mm'"),
+    ({"recompute": "mm"}, "recompute: expected a list of names, got 'mm'"),
+    ({"plan": "plan.json"}, "plan: expected a GraphPlan or several, as of GraphPlan.load, got 'plan.json'"),
     ({"compiler": "tvm"}, 'compiler: expected "inductor", "aot_eager" or a function, got \'tvm\''),
     ({"budget": 1}, "unknown option 'budget': expected one of allow, fused, keep"),
 ])  # fmt: skip

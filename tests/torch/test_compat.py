@@ -60,3 +60,5 @@ def test_partitioners_of_inductor_are_told_apart() -> None:
     one, other = (compat.CustomPartitioner(compat.min_cut_partition, key) for key in ("6GB", "4GB"))
     assert one.uuid() != other.uuid()
     assert pickle.loads(pickle.dumps(one)).uuid() == "6GB", "its settings are part of a key that is pickled"
+    with_plans = compat.CustomPartitioner(lambda *_, **__: None, "6GB")
+    assert pickle.loads(pickle.dumps(with_plans)).uuid() == "6GB", "what it has planned is no part of that"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-t
 
 import torch.nn.functional as F  # noqa: E402
 
-from echo.errors import GraphError  # noqa: E402
+from echo.errors import GraphError, OptionError  # noqa: E402
 from echo.system.process import Deadline  # noqa: E402
 from echo.torch.plan import GraphPlan  # noqa: E402
 from echo.torch.planner import plan_graph  # noqa: E402
@@ -40,6 +42,47 @@ def test_plan_after_json_is_the_same(plan: GraphPlan) -> None:
     assert again == plan
     assert str(again) == str(plan)
     assert again.fingerprint == plan.fingerprint
+
+
+def test_saved_plan_is_loaded_and_an_edited_file_is_refused(plan: GraphPlan, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    plan.save(str(path))
+    assert GraphPlan.load(path) == plan
+    assert [one.name for one in tmp_path.iterdir()] == ["plan.json"]
+    value = json.loads(path.read_text(encoding="utf-8"))
+    value["graph"]["nodes"][-1][6] += 1.0
+    path.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(GraphError, match=r"plan\.json is not a plan: it was edited or damaged"):
+        GraphPlan.load(path)
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(GraphError, match="is not a plan"):
+        GraphPlan.load(path)
+
+
+def test_why_names_decisions_and_what_others_cost(plan: GraphPlan) -> None:
+    name, _ = plan.recomputed[0]
+    node = next(number for number, one in enumerate(plan.graph.training.nodes) if one.name == name)
+    answer = plan.why(name)
+    assert answer.decision.action == "recompute"
+    assert answer.plan.planned == plan.peak_bytes
+    assert re.search(rf"{name}:0 .* is recomputed\n  why: .*\n  the plan: .*\n  stashed instead: ", str(answer))
+    assert answer.alternative.alone is not None
+    assert answer.alternative.alone.seconds < plan.recompute_seconds
+    assert plan.graph.sources[node] in answer.alternative.note
+    random_one = str(plan.why("native_dropout_mask"))
+    assert "why: native_dropout draws random numbers" in random_one
+    assert "note: it must not run again" in random_one
+    with pytest.raises(OptionError, match=r"no gradient reads a feature map named 'gelo': .*did you mean gelu"):
+        plan.why("gelo")
+
+
+def test_residuals_are_lines_from_the_largest_on(plan: GraphPlan) -> None:
+    lines = plan.residuals()
+    sizes = [int(line.partition(" bytes")[0].replace(",", "")) for line in lines]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) > 3
+    assert re.match(r"2,048 bytes, output 0 of \w+ \w+ from test_plan\.py:\d+: x = F\.gelu\(F\.dropout\(", lines[0])
 
 
 @pytest.mark.parametrize(("change", "message"), [

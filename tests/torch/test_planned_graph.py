@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-t
 import torch.nn.functional as F  # noqa: E402
 
 from echo.errors import GraphError  # noqa: E402
-from echo.torch.planned_graph import PlannedGraph, fingerprint, planned_graph, source_of  # noqa: E402
+from echo.torch.planned_graph import PlannedGraph, fingerprint, module_of, planned_graph, source_of  # noqa: E402
 from tests.support.torch_models import built, traced  # noqa: E402
 
 W = torch.randn(8, 8, requires_grad=True)
@@ -77,15 +78,24 @@ def test_graph_after_json_is_the_same(name: str) -> None:
     assert again.training.planned_bytes == graph.training.planned_bytes > 0
 
 
-def test_sources_name_the_line_and_the_module() -> None:
+def test_origins_name_the_line_and_the_module() -> None:
     model, inputs = built("gpt")
     graph = graph_of(model, *inputs)
-    by_name = {graph.training.nodes[number].name: source for number, source in graph.sources.items()}
-    assert by_name["gelu"].startswith("torch_models.py:")
-    assert "(blocks.0.up): return x + F.dropout(self.down(F.gelu(" in by_name["addmm_2"]
-    (variable, *_) = traced(layers, W, X).joint.order
-    variable.meta.clear()
-    assert source_of(variable) == ""
+    origins = {node.name: graph.origin(number) for number, node in enumerate(graph.training.nodes)}
+    assert re.match(r"torch_models\.py:\d+: return x \+ F\.dropout\(self\.down\(F\.gelu\(", origins["addmm_2"])
+    assert origins["addmm_2"].endswith("(blocks.0.up)")
+    assert origins["embedding"].endswith("(embed)")
+    layers_of_torch = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+    assert set(graph_of(lambda x: layers_of_torch(x).sum(), X).modules.values()) == {"0", "1"}
+    assert set(graph_of(torch.nn.Sequential(layers_of_torch, torch.nn.Linear(8, 1)), X).modules.values()) == {
+        "0.0",
+        "0.1",
+        "1",
+    }
+    (node, *_) = traced(layers, W, X).joint.forward
+    assert source_of(node).startswith("test_planned_graph.py:")
+    node.meta = {}
+    assert source_of(node) == module_of(node) == ""
 
 
 @pytest.mark.parametrize(("change", "message"), [

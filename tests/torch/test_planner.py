@@ -16,7 +16,9 @@ from echo.system.process import Deadline  # noqa: E402
 from echo.torch import compat  # noqa: E402
 from echo.torch.capture import JointGraph  # noqa: E402
 from echo.torch.plan import GraphPlan  # noqa: E402
-from echo.torch.planner import held_at_peak, is_replayed, plan_graph  # noqa: E402
+from echo.torch.planned_graph import planned_graph  # noqa: E402
+from echo.torch.planner import frontier, is_replayed, plan_graph  # noqa: E402
+from echo.torch.report import held_at_peak  # noqa: E402
 from tests.support.torch_models import traced  # noqa: E402
 
 W = torch.randn(8, 8, requires_grad=True)
@@ -106,8 +108,30 @@ def test_values_that_a_checkpoint_policy_saves_never_run_again() -> None:
     assert again == [{"mm", "gelu"}, {"gelu"}]
 
 
+def test_frontier_has_plans_from_the_least_to_the_memory_without_echo() -> None:
+    joint = traced(deep, W, X).joint
+    plan = planned(joint, memory_budget=0.9, keep=["gelu_1"])
+    found = frontier(plan, 5)
+    assert len(found.plans) > 2
+    peaks, times = [one.peak_bytes for one in found.plans], [one.recompute_seconds for one in found.plans]
+    assert peaks == sorted(peaks)
+    assert times == sorted(times, reverse=True)
+    assert (peaks[-1], times[-1]) == (plan.stock_bytes, 0)
+    assert all("gelu_1" not in dict(one.recomputed) for one in found.plans), "a wish holds for all of them"
+    assert found.within(plan.budget_bytes or 0).recompute_seconds >= plan.recompute_seconds
+    assert found.within(peaks[0]) == found.plans[0]
+    with pytest.raises(BudgetError, match="cannot be met by this graph"):
+        found.within(peaks[0] - 1)
+    rows = found.to_json()
+    assert [row["total"] for row in rows] == peaks
+    assert [row["time"] for row in rows] == [1 + one.overhead for one in found.plans]
+    assert "without echo" in str(found)
+    with pytest.raises(OptionError, match="budgets: expected a number from 2 to 100, got 1"):
+        frontier(plan, 1)
+
+
 def test_holders_at_the_peak_are_named() -> None:
     joint = traced(deep, W, X).joint
-    text = held_at_peak(joint, {})
+    text = held_at_peak(planned_graph(joint, seconds(joint)), {})
     assert text.count(",") == 4
     assert "2.0 kB" in text or "2 kB" in text or "2.05 kB" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
@@ -14,6 +14,7 @@ from echo.system.process import Deadline  # noqa: E402
 from echo.torch import compat  # noqa: E402
 from echo.torch.capture import JointGraph  # noqa: E402
 from echo.torch.plan import GraphPlan  # noqa: E402
+from echo.torch.planned_graph import planned_graph  # noqa: E402
 from echo.torch.planner import plan_graph  # noqa: E402
 from echo.torch.ranks import Ranks  # noqa: E402
 from tests.support.torch_models import traced  # noqa: E402
@@ -135,6 +136,10 @@ def planned(joint: JointGraph, budget: float = 0.7) -> GraphPlan:
     return plan_graph(joint, seconds, memory_budget=budget, deadline=Deadline.after(60))
 
 
+def shared(ranks: Ranks, joint: JointGraph, plan: Callable[[], GraphPlan]) -> GraphPlan:
+    return ranks.shared(joint, plan, lambda seconds: planned_graph(joint, seconds))
+
+
 def on_rank(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "rank", lambda: number)
 
@@ -147,18 +152,18 @@ def test_plan_of_rank_0_is_the_first_that_it_made(
     joint: JointGraph, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_rank(0, monkeypatch)
-    first = Ranks("limits", 0.0).shared(joint, lambda: planned(joint))
+    first = shared(Ranks("limits", 0.0), joint, lambda: planned(joint))
     assert first.recomputed
-    assert Ranks("limits", 0.0).shared(joint, unplanned) == first
+    assert shared(Ranks("limits", 0.0), joint, unplanned) == first
     on_rank(1, monkeypatch)
-    assert Ranks("limits", 0.0).shared(joint, unplanned) == first
+    assert shared(Ranks("limits", 0.0), joint, unplanned) == first
     with pytest.raises(AssertionError, match="plans for itself"):
-        Ranks("other limits", 0.0).shared(joint, unplanned)
+        shared(Ranks("other limits", 0.0), joint, unplanned)
 
 
 def test_process_without_a_group_plans_for_itself(joint: JointGraph) -> None:
     assert compat.store_of_ranks() is None
-    assert Ranks("limits", 60.0).shared(joint, lambda: planned(joint)).recomputed
+    assert shared(Ranks("limits", 60.0), joint, lambda: planned(joint)).recomputed
 
 
 def test_wait_shrinks_with_each_graph_that_rank_0_does_not_plan(
@@ -167,7 +172,7 @@ def test_wait_shrinks_with_each_graph_that_rank_0_does_not_plan(
     on_rank(3, monkeypatch)
     ranks = Ranks("limits", 0.2)
     for _ in range(3):
-        assert ranks.shared(joint, lambda: planned(joint)).recomputed
+        assert shared(ranks, joint, lambda: planned(joint)).recomputed
     assert ranks.wait == pytest.approx(0.2 / 64)
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "rank 3 plans for itself" in record.message
@@ -181,7 +186,7 @@ def test_broken_store_leaves_each_rank_to_itself(joint: JointGraph, monkeypatch:
     monkeypatch.setattr(compat, "store_of_ranks", Broken)
     for number in (0, 1):
         on_rank(number, monkeypatch)
-        assert Ranks("limits", 60.0).shared(joint, lambda: planned(joint)).recomputed
+        assert shared(Ranks("limits", 60.0), joint, lambda: planned(joint)).recomputed
 
 
 def test_error_of_rank_0_reaches_the_others(joint: JointGraph, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,10 +197,10 @@ def test_error_of_rank_0_reaches_the_others(joint: JointGraph, store: Any, monke
         ranks = Ranks(error.__name__, 0.0)
         on_rank(0, monkeypatch)
         with pytest.raises((ZeroDivisionError, BudgetError)) as raised:
-            ranks.shared(joint, plan)
+            shared(ranks, joint, plan)
         on_rank(1, monkeypatch)
         with pytest.raises(error) as received:
-            ranks.shared(joint, unplanned)
+            shared(ranks, joint, unplanned)
         assert str(raised.value) in str(received.value)
 
 
@@ -205,7 +210,7 @@ def test_plan_with_another_peak_here_raises_graph_error(
     on_rank(0, monkeypatch)
     made = planned(joint)
     object.__setattr__(made, "peak_bytes", made.peak_bytes - 1)
-    Ranks("limits", 0.0).shared(joint, lambda: made)
+    shared(Ranks("limits", 0.0), joint, lambda: made)
     on_rank(1, monkeypatch)
     with pytest.raises(GraphError, match="rank 0's plan has a peak of"):
-        Ranks("limits", 0.0).shared(joint, unplanned)
+        shared(Ranks("limits", 0.0), joint, unplanned)
