@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,9 @@ def test_least_of_an_error_is_reachable() -> None:
     with pytest.raises(BudgetError, match="cannot be met by this graph: the least that can be reached") as raised:
         planned(joint, memory_budget=64)
     assert planned(joint, memory_budget=raised.value.reachable).peak_bytes <= raised.value.reachable
+    late = Deadline(1.0, time.monotonic(), 1.0)
+    plan = plan_graph(joint, seconds(joint), memory_budget=raised.value.reachable, deadline=late)
+    assert plan.peak_bytes <= raised.value.reachable, "without time to search, too"
 
 
 def test_limits_that_make_no_sense_are_refused() -> None:
