@@ -5,8 +5,8 @@
 A module has layers of dropout, views, in-place operators, buffers that it writes, BatchNorm, shared weights, random
 numbers of its own, several outputs, and a user's checkpoints. Each is planned at a random budget and trained for two
 steps; outputs, gradients, buffers and the next random numbers are compared with eager mode's, the tracked peak with
-the predicted one. Where torch's default partition of the traced graph differs from eager mode, that is what echo has to
-equal. Needs torch, not MXNet.
+the predicted one. Where results differ from eager mode, they have to equal those of torch's default partition. Needs
+torch, not MXNet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from echo.torch import PeakTracker, backend, compat, tracking
 from echo.torch.capture import nbytes
 
 _WIDTH = 16
-_PLANNING = 0.7  # seconds for a plan
+_PLANNING = 0.2  # seconds for a plan: a faster one would be tested no better
 
 DEFAULT = compat.eager_with(compat.default_partition)
 
@@ -157,10 +157,6 @@ def fault_of(case: Case) -> tuple[str, int, bool]:
     module, x = case.module()
     eager = trained(module, module, x)
     module, x = case.module()
-    torch._dynamo.reset()
-    expected = trained(module, torch.compile(module, backend=DEFAULT, fullgraph=True, dynamic=False), x)
-    differs = not all(map(same, eager, expected))
-    module, x = case.module()
     tracker = PeakTracker()
     budget = case.budget
     while True:
@@ -172,18 +168,26 @@ def fault_of(case: Case) -> tuple[str, int, bool]:
         except torch._dynamo.exc.BackendCompilerFailed as error:
             reachable = getattr(error.inner_exception, "reachable", None)
             if reachable is None or budget == reachable:
-                return f"{type(error.inner_exception).__name__}: {error.inner_exception}", 0, differs
+                return f"{type(error.inner_exception).__name__}: {error.inner_exception}", 0, False
             budget, tracker = reachable, PeakTracker()  # the least that the error named has to be met
             module, x = case.module()
-    rows = enumerate(zip(found, eager, expected))
-    wrong = [number for number, (a, b, c) in rows if not (same(a, b) or same(a, c))]
-    if len(found) != len(expected) or wrong:
-        return f"results {wrong} of {len(expected)} differ", 0, differs
+    others = [number for number, (a, b) in enumerate(zip(found, eager)) if not same(a, b)]
+    expected = by_torch(case) if others else eager
+    wrong = [number for number in others if not same(found[number], expected[number])]
+    if len(found) != len(eager) or wrong:
+        return f"results {wrong} of {len(eager)} differ", 0, bool(others)
     (plan,) = ours.plans
     # new values of buffers count to the end of the step, and torch frees them before
     if not 0 <= plan.peak_bytes - tracker.peak <= 2 * sum(map(nbytes, module.buffers())):
-        return f"peak {tracker.peak}, predicted {plan.peak_bytes}", len(plan.recomputed), differs
-    return "", len(plan.recomputed), differs
+        return f"peak {tracker.peak}, predicted {plan.peak_bytes}", len(plan.recomputed), bool(others)
+    return "", len(plan.recomputed), bool(others)
+
+
+def by_torch(case: Case) -> list[torch.Tensor]:
+    """What a case comes to by torch's default partition of the traced graph."""
+    module, x = case.module()
+    torch._dynamo.reset()
+    return trained(module, torch.compile(module, backend=DEFAULT, fullgraph=True, dynamic=False), x)
 
 
 def main() -> None:
@@ -206,7 +210,7 @@ def main() -> None:
             print(f"{case}\n  {fault}", flush=True)
     print(
         f"{given.count} modules, {recomputed} with recomputation, {faults} faults, {time.monotonic() - begin:.0f} s; "
-        f"torch's default partition differs from eager mode in {others}"
+        f"torch's default partition differs from eager mode in {others} of them"
     )
     print("  " + ", ".join(f"{name} {count}" for name, count in layers.most_common()))
     raise SystemExit(1 if faults else 0)

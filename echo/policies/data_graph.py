@@ -319,6 +319,9 @@ def solve_graph(
     for index, (attempt, by) in enumerate(attempts):
         part = deadline.part(len(attempts) - index + 1) if starts else deadline
         found.append(solve(replace(attempt, deadline=part), by))
+    # at a deadline, a search may end before it has looked at its start
+    offers_heavy = heavy.candidates.keys() != light.candidates.keys()
+    found += [Solved(start, heavy.value(start), offers_heavy) for start in starts]
     best = min(found, key=lambda solved: heavy.rank(solved.value))
     if max_bytes is not None and best.planned_bytes > max_bytes:
         best = min(best, least((light, heavy), solve, heavy, found), key=lambda solved: solved.planned_bytes)

@@ -17,16 +17,20 @@ from typing import Any, Callable, Iterable, Sequence
 from torch import fx
 
 from echo.errors import REPORT, BudgetError, OptionError, VerificationError, one_line
+from echo.ir.schedule import RecomputeSchedule
 from echo.system.process import Deadline
 from echo.system.threads import ONCE
 from echo.torch import compat
-from echo.torch.capture import joint_graph
+from echo.torch.capture import JointGraph, joint_graph
 from echo.torch.cost import seconds_of
 from echo.torch.inductor import joint_graph_of_inductor, schedule_of_torch
 from echo.torch.partition import partitioned
 from echo.torch.plan import GraphPlan
+from echo.torch.planned_graph import PlannedGraph, planned_graph
 from echo.torch.planner import is_replayed, plan_graph, reused
+from echo.torch.ranks import Ranks
 from echo.torch.verify import differences
+from echo.torch.wishes import wishes
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +90,9 @@ class Partitioner:
             from echo.plans.options import budget_bytes
 
             budget_bytes(self.memory_budget, 1 << 40)  # raises for what is no budget
+        self.keep, self.recompute, self.allow = sorted(self.keep), sorted(self.recompute), sorted(self.allow)
+        limits = (self.memory_budget, self.max_overhead, self.max_time, self.keep, self.recompute, self.allow)
+        self._ranks = Ranks.of(repr((*limits, self.fused, self.max_planning)), self.max_planning)
 
     def __call__(
         self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any
@@ -130,15 +137,14 @@ class Partitioner:
         with compat.on_real_tensors():
             read = joint_graph_of_inductor if self.fused else joint_graph
             joint = read(whole, options["num_fwd_outputs"], self.allow)
-            seconds = seconds_of(joint, fused=self.fused)
-        plan = reused(self._given, joint, seconds, self.strict)
+        plan = reused(self._given, joint, self._seconds(joint), self.strict) if self._given else None
         if plan is None and not self._has_limits:
             return self._own(module, inputs, options)
-        plan = plan or plan_graph(
-            joint, seconds, memory_budget=self.memory_budget, max_overhead=self.max_overhead, max_time=self.max_time,
-            keep=self.keep, recompute=self.recompute, strict=self.strict, deadline=Deadline.after(self.max_planning),
-            stock=schedule_of_torch(whole, joint, inputs, options) if self.fused else {},
-        )  # fmt: skip
+        if plan is None:
+            stock = schedule_of_torch(whole, joint, inputs, options) if self.fused else {}
+            plan = self._ranks.shared(
+                joint, lambda: self._searched(joint, stock), lambda seconds: self._graph(joint, seconds, stock)
+            )
         if not is_replayed(plan):
             raise VerificationError("a replay of the plan does not come to its peak")
         pair = partitioned(whole, joint, plan.schedule, inputs, **options)
@@ -149,6 +155,22 @@ class Partitioner:
         self.plans.append(plan)
         logger.info("echo: %s", plan)
         return pair
+
+    def _seconds(self, joint: JointGraph) -> tuple[float, ...]:
+        """The seconds of each node on this device."""
+        with compat.on_real_tensors():
+            return seconds_of(joint, fused=self.fused)
+
+    def _graph(self, joint: JointGraph, seconds: Sequence[float], stock: RecomputeSchedule) -> PlannedGraph:
+        return planned_graph(joint, seconds, *wishes(joint, self.keep, self.recompute, self.strict), stock)
+
+    def _searched(self, joint: JointGraph, stock: RecomputeSchedule) -> GraphPlan:
+        """The plan of a graph by operators' times on this device."""
+        return plan_graph(
+            joint, self._seconds(joint), memory_budget=self.memory_budget, max_overhead=self.max_overhead,
+            max_time=self.max_time, keep=self.keep, recompute=self.recompute, stock=stock, strict=self.strict,
+            deadline=Deadline.after(self.max_planning),
+        )  # fmt: skip
 
 
 class Backend:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import operator
 from typing import Any, Callable, Sequence
 
 import torch
@@ -63,6 +64,58 @@ def default_partition(
     return _partition_by(partitioners.default_partition, module, inputs, options)
 
 
+def division(module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The forward and backward graphs of a joint graph whose nodes have tags, in the order of these.
+
+    torch 2.10 and newer divide by tags. Older versions run in the backward pass whatever no output needs: values that
+    the forward pass makes for the gradients alone, drawn numbers among them.
+    """
+    if "_has_tag_is_forward" in partitioners.default_partition.__code__.co_names:
+        return default_partition(module, inputs, **options)
+    saved, numbers = _read_in_backward(module)
+    forward, backward = partitioners._extract_fwd_bwd_modules(
+        module, saved, saved_sym_nodes=numbers, num_fwd_outputs=options["num_fwd_outputs"]
+    )
+    for part in (forward, backward):
+        _raise_outputs(part)
+    return forward, backward
+
+
+def _raise_outputs(module: fx.GraphModule) -> None:
+    """Has nodes of several outputs followed by these: a tuple keeps all of them alive until the last one is taken."""
+    for node in module.graph.nodes:
+        last = node
+        for user in node.users if node.op == "call_function" else ():
+            if user.target is operator.getitem:
+                if last.next is not user:
+                    last.append(user)
+                last = user
+    module.recompile()
+
+
+def _read_in_backward(module: fx.GraphModule) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The tensors and the numbers of the forward pass that nodes after it read."""
+    nodes = [node for node in module.graph.nodes if node.op != "output" and "tangents" not in str(node.target)]
+    last = max(at for at, node in enumerate(nodes)
+               if node.op == "placeholder" or node.meta.get("partitioner_tag") == "is_forward")  # fmt: skip
+    forward = dict.fromkeys(nodes[: last + 1])
+    saved: list[fx.Node] = []
+    numbers: list[fx.Node] = []
+    for node in forward:
+        readers = [user for user in node.users if user not in forward]
+        if _is_number(node):
+            numbers.append(node)
+        elif readers and all(map(_is_number, readers)):
+            numbers += readers
+        elif readers and node.op != "get_attr" and not isinstance(node.meta.get("val"), (tuple, list)):
+            saved.append(node)
+    return saved, list(dict.fromkeys(numbers))
+
+
+def _is_number(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
 def min_cut_partition(
     module: fx.GraphModule, inputs: Sequence[Any], **options: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -82,10 +135,10 @@ def written_inputs(module: fx.GraphModule, num_forward_outputs: int) -> set[fx.N
         mutated = [getattr(one, "mutated_input", None) for one in flat(described)]
         return {node for node in inputs if node.meta.get("desc") in [one for one in mutated if one is not None]}
     outputs = [one.meta.get("val") for one in flat(end.args)[:num_forward_outputs] if isinstance(one, fx.Node)]
-    kinds = {(value.shape, value.dtype) for value in outputs if isinstance(value, torch.Tensor)}
+    kinds = {(str(value.shape), value.dtype) for value in outputs if isinstance(value, torch.Tensor)}
     values = {node: node.meta.get("val") for node in inputs}
     return {node for node, value in values.items()
-            if isinstance(value, torch.Tensor) and (value.shape, value.dtype) in kinds}  # fmt: skip
+            if isinstance(value, torch.Tensor) and (str(value.shape), value.dtype) in kinds}  # fmt: skip
 
 
 def flat(value: Any) -> list[Any]:
@@ -151,6 +204,23 @@ def on_real_tensors() -> contextlib.AbstractContextManager[Any]:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()  # type: ignore[no-any-return]
+
+
+def store_of_ranks() -> Any | None:
+    """The key-value store of the default process group; None where this process is the only one of its job."""
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return None
+    find: Callable[[], Any] | None = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    return None if find is None else find()
+
+
+def rank() -> int:
+    """The number of this process in the default process group."""
+    from torch import distributed
+
+    return int(distributed.get_rank())
 
 
 try:

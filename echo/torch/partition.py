@@ -33,7 +33,7 @@ def partitioned(
     ``options`` are those that torch calls a partitioner with, ``num_fwd_outputs`` among them.
     """
     graph = _Writer(module, joint, schedule).written()
-    forward, backward = compat.default_partition(compat.graph_module(module, graph), inputs, **options)
+    forward, backward = compat.division(compat.graph_module(module, graph), inputs, **options)
     _remove_forward_nodes(backward, joint)
     return forward, backward
 

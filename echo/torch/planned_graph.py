@@ -27,7 +27,7 @@ from echo.torch.capture import JointGraph, hint, is_tangent
 
 _UINT8 = 3  # MXNet's type flag: one byte an element
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)[^\n]*\n\s*([^\n]*)')
-_MODULE = re.compile(r"^L(?:\['\w+'\]|__\w+?__)\.?|\['?|'?\]")
+_MODULE = re.compile(r"^L(?:\['\w+'\]|__\w+?__)\.?|(?:_modules)?\['?|'?\]")
 _MOST_CODE = 80  # characters of a user's line
 _TEXTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format)
 

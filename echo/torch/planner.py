@@ -39,6 +39,7 @@ KNOWN = Known()
 # Simulated nodes of a search, and simulations of a step: twice as many gain nothing on the models of the benchmark (200
 # to 3,600 nodes), a tenth loses up to a point of the overhead.
 _SIMULATED_NODES, _MOST_SIMULATIONS = 10_000_000, 100_000
+_PARTS = 4  # of the time for a search, of which the start by light operators takes one at most
 
 
 def plan_graph(
@@ -115,7 +116,8 @@ def _solved(
     starts: Sequence[RecomputeSchedule] = (),
 ) -> Solved:
     solved = solve_graph(
-        Search(), training, seconds, **limits, starts=[*_starts(training, seconds, limits), *filter(None, starts)],
+        Search(), training, seconds, **limits,
+        starts=[*_starts(training, seconds, limits, deadline.part(_PARTS)), *filter(None, starts)],
         simulations=min(_MOST_SIMULATIONS, _SIMULATED_NODES // len(training.nodes)), deadline=deadline,
     )  # fmt: skip
     KNOWN.add(training, solved.schedule)
@@ -184,14 +186,20 @@ def reused(plans: Sequence[GraphPlan], joint: JointGraph, seconds: Sequence[floa
     return None
 
 
-def _starts(training: TrainingGraph, seconds: Sequence[float], limits: Mapping[str, Any]) -> list[RecomputeSchedule]:
+def _starts(
+    training: TrainingGraph, seconds: Sequence[float], limits: Mapping[str, Any], deadline: Deadline
+) -> list[RecomputeSchedule]:
     """The best schedule that an earlier search found for the same graph, and one of light operators alone.
 
     Without the latter, GPT took 0.2 points more than torch's own plans at some peaks.
     """
-    light, heavy = (problem_of_graph(training, seconds, heavy=heavy, **limits) for heavy in (False, True))
+    light, heavy = (
+        problem_of_graph(training, seconds, heavy=heavy, deadline=deadline, **limits) for heavy in (False, True)
+    )
     starts = sorted(KNOWN.of(heavy), key=lambda schedule: heavy.rank(heavy.value(schedule)))[:1]
-    return starts if light.max_bytes is None else [*starts, GreedyKeep().choose(light)]
+    if light.max_bytes is None or deadline.is_over:
+        return starts
+    return [*starts, GreedyKeep().choose(light)]
 
 
 def _most_seconds(max_overhead: float | None, max_time: float | None, graph: PlannedGraph) -> float | None:

@@ -45,14 +45,12 @@ UNORDERED_ON_GPUS = frozenset({
     "put", "scatter_add", "scatter_reduce",
 })  # fmt: skip
 
-# Attention draws numbers only with dropout: the position of ``dropout_p`` among the arguments, 0.0 if it is left out.
-DROPOUT_ARGUMENT = {
-    "_scaled_dot_product_cudnn_attention": 5,
-    "_scaled_dot_product_efficient_attention": 5,
-    "_scaled_dot_product_flash_attention": 3,
-    "_scaled_dot_product_flash_attention_for_cpu": 3,
-    "_scaled_dot_product_fused_attention_overrideable": 4,
-}
+# Attention draws numbers only with dropout, which ``dropout_p`` is: in another place in some versions.
+ATTENTION = frozenset({
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+})  # fmt: skip
 
 
 class SecondRun(NamedTuple):
@@ -117,7 +115,7 @@ def why_not_again(node: fx.Node, allowed: Iterable[str] = ()) -> str:
     name = operator_name(node)
     if is_mutable(node):
         return f"{name} writes into its input"
-    if name in DROPOUT_ARGUMENT:
+    if name in ATTENTION:
         return "" if _dropout(node) == 0 else f"{name} draws random numbers for its dropout"
     if name in RANDOM:
         return f"{name} draws random numbers"
@@ -128,8 +126,13 @@ def why_not_again(node: fx.Node, allowed: Iterable[str] = ()) -> str:
     return _forbidden_tag(target, name) or _unknown_namespace(target, name, allowed) or _no_plain_output(node, name)
 
 
+def dropout_position(target: torch._ops.OpOverload) -> int:
+    """The place of ``dropout_p`` among the arguments of an attention."""
+    return [argument.name for argument in target._schema.arguments].index("dropout_p")
+
+
 def _dropout(node: fx.Node) -> object:
-    position = DROPOUT_ARGUMENT[operator_name(node)]
+    position = dropout_position(node.target)
     return node.args[position] if len(node.args) > position else node.kwargs.get("dropout_p", 0.0)
 
 

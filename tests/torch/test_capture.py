@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from echo.errors import UnsupportedError  # noqa: E402
 from echo.ir.schedule import replay  # noqa: E402
+from echo.torch import compat  # noqa: E402
 from echo.torch.capture import JointGraph, _Storages, joint_graph, mask_of, nbytes, storage_key  # noqa: E402
 from tests.support.torch_models import traced  # noqa: E402
 
@@ -115,6 +116,7 @@ def test_write_inside_of_a_graph_stays_in_the_forward_pass() -> None:
     assert reasons["mm"] == "it reads an input that is written in the same step"
 
 
+@pytest.mark.skipif(compat.version() < (2, 8), reason="older graphs do not show whether the input is written")
 def test_backward_nodes_without_tangent_run_just_before_their_reader() -> None:
     """1 - tanh squared needs no tangent: it runs in the backward pass, where it is read."""
     joint = traced(Early.apply, W).joint

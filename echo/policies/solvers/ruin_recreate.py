@@ -211,6 +211,10 @@ class KeepSearch:
         self._problem, self._scheduler, self._quick = problem, scheduler_of(problem), quick
         self._cutter = Cutter(problem)
 
+    @property
+    def _is_over(self) -> bool:
+        return self._problem.deadline.is_over
+
     def run(self, budget: int) -> RecomputeSchedule:
         """The best schedule, whose exact bytes fit: these exceed the scheduler's count, so it aims below the budget."""
         best = self._best(budget)
@@ -218,7 +222,7 @@ class KeepSearch:
         for _ in range(_AIMS):
             schedule = self._scheduler.keep(best.start, aim, _ALL_PASSES)[0]
             needed = self._problem.value(schedule).bytes
-            if needed <= budget or best.value.bytes > budget:
+            if needed <= budget or best.value.bytes > budget or self._is_over:
                 break
             aim = int(_LOWER * aim * budget / needed)
         return schedule
@@ -226,7 +230,7 @@ class KeepSearch:
     def _best(self, budget: int) -> _Filled:
         """The best of the shapes around the longest segments that fit."""
         longest = self._longest(budget)
-        if self._quick:
+        if self._quick or self._is_over:
             return self._filled(self._dropped(longest), budget)
         tried = {}
         for more in (0, 1):
@@ -239,7 +243,7 @@ class KeepSearch:
         for change in itertools.cycle(_CHANGES):
             changed = change(shape)
             if changed not in tried:
-                if len(tried) == most:
+                if len(tried) == most or self._is_over:
                     break
                 tried[changed] = self._filled(self._dropped(changed), budget)
             better = tried[changed].rank(budget) < tried[shape].rank(budget)
@@ -261,10 +265,10 @@ class KeepSearch:
         while not fits(equal):
             equal *= 2
             least = min(tried, key=lambda number: (tried[number], number))
-            if equal > min(len(self._cutter.nodes), _WORSE * least):
+            if equal > min(len(self._cutter.nodes), _WORSE * least) or self._is_over:
                 return _FIRST._replace(equal=least)
         low = equal // 2  # does not fit, or is 0
-        while equal - low > 1:
+        while equal - low > 1 and not self._is_over:
             middle = (low + equal) // 2
             low, equal = (low, middle) if fits(middle) else (middle, equal)
         return _FIRST._replace(equal=equal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +17,7 @@ from echo.policies import RecomputeNone
 from echo.policies.data_graph import DataGraph, problem_of_graph
 from echo.policies.solvers import ruin_recreate
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
+from echo.system.process import Deadline
 from tests.support.data_graphs import chain, random_graph, unrolled
 from tests.support.planning import calls_of
 
@@ -129,6 +131,19 @@ def test_heavy_operators_run_again_as_far_as_the_budget_wants(part: float) -> No
     assert value.bytes <= problem.max_bytes
     light = sum(second for second in problem.costs.seconds if second < 1e-4)
     assert value.seconds <= light + 1e-4 * steps * (1 - part)
+
+
+def test_kept_values_at_a_deadline_take_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of_graph(*unrolled(50))
+    stock = problem.value({}).bytes
+    problem = replace(problem, max_bytes=stock // 2)
+    keep, passes = Scheduler.keep, []
+    monkeypatch.setattr(Scheduler, "keep", lambda *given: passes.append(1) or keep(*given))
+    assert problem.value(GreedyKeep().choose(problem)).bytes <= stock // 2
+    at_leisure = len(passes)
+    late = replace(problem, deadline=Deadline(1.0, time.monotonic(), 1.0))
+    assert problem.value(GreedyKeep().choose(late)).bytes < stock
+    assert len(passes) - at_leisure <= 2 < at_leisure
 
 
 @pytest.mark.slow
