@@ -10,6 +10,7 @@ import contextlib
 import copy
 import inspect
 import operator
+import warnings
 from typing import Any, Callable, Sequence
 
 import torch
@@ -150,7 +151,9 @@ def flat(value: Any) -> list[Any]:
 
 def copied(module: fx.GraphModule) -> fx.GraphModule:
     """A graph module with a graph of its own and the same constants."""
-    return graph_module(module, copy.deepcopy(module.graph))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of the trees of its own arguments
+        return graph_module(module, copy.deepcopy(module.graph))
 
 
 def graph_module(module: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
