@@ -1,4 +1,4 @@
-"""The table and the picture of docs/torch.md, from results/torch_frontier.json.
+"""The tables and the picture of docs/torch.md, from results/torch_frontier.json and results/torch_measured.json.
 
 python -m benchmarks.torch_tables
 """
@@ -14,6 +14,8 @@ from benchmarks.record import RESULTS, load
 
 PICTURE = RESULTS / "torch_frontier.png"
 _NOTHING = 1e-4  # of a step: recomputation below that is none, and no ratio is formed of it
+
+_SAME = 1.03  # times a peak: as much memory
 
 Row = Mapping[str, Any]
 
@@ -78,7 +80,49 @@ def frontier_table(result: Mapping[str, Any]) -> str:
     return table(columns, map(cells, models[0]))
 
 
-TABLES = {"torch_frontier": (frontier_table, "torch_frontier", "python -m benchmarks.torch_frontier")}
+def steps_at_equal_peaks(rows: Sequence[Row]) -> list[float]:
+    """The step of echo over the fastest of torch's, at each peak of torch's budgets: measured, within `_SAME` of it."""
+    torchs, echos = ([row for row in rows if row["by"] == by] for by in ("torch", "echo"))
+    found = []
+    for peak in sorted({row["peak_bytes"] for row in torchs if row["ratio"] < 1}):
+        ours = [row["step_seconds"] for row in echos if row["peak_bytes"] <= _SAME * peak]
+        best = min(row["step_seconds"] for row in torchs if row["peak_bytes"] <= peak)
+        found += [min(ours) / best] if ours else []
+    return found
+
+
+def measured_table(result: Mapping[str, Any]) -> str:
+    """A line for each model: peaks and steps in eager mode, compiled, at torch's least, and by echo there."""
+    models: dict[tuple[str, str], list[Row]] = {}
+    for row in result["rows"]:
+        models.setdefault((row["model"], row["device"]), []).append(row)
+
+    def cell(row: Row | None) -> str:
+        return "-" if row is None else f"{row['peak_bytes'] / 1e6:.1f} MB, {1e3 * row['step_seconds']:.0f} ms"
+
+    def cells(key: tuple[str, str]) -> list[str]:
+        rows = models[key]
+        eager, stock = rows[0], next(row for row in rows if row.get("ratio") == 1)
+        least = min((row for row in rows if row["by"] == "torch"), key=lambda row: row["peak_bytes"])
+        echos = [row for row in rows if row["by"] == "echo"]
+        there = min((row for row in echos if row["peak_bytes"] <= _SAME * least["peak_bytes"]),
+                    key=lambda row: row["step_seconds"], default=None)  # fmt: skip
+        ratios = steps_at_equal_peaks(rows)
+        steps = f"{statistics.median(ratios):.2f} ({max(ratios):.2f})" if ratios else "-"
+        off = [100 * (row["predicted_bytes"] / row["peak_bytes"] - 1) for row in echos]
+        return [key[0], *map(cell, (eager, stock, least, there)), steps, f"{min(off):+.1f} to {max(off):+.1f} %"]
+
+    columns = (
+        "model | eager | torch.compile | torch's least | **echo there** | **echo's step over torch's** (most) "
+        "| predicted peak"
+    )
+    return table(columns, map(cells, models))
+
+
+TABLES = {
+    "torch_frontier": (frontier_table, "torch_frontier", "python -m benchmarks.torch_frontier"),
+    "torch_measured": (measured_table, "torch_measured", "python -m benchmarks.torch_measured"),
+}
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
