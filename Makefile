@@ -67,9 +67,12 @@ PART ?=
 # Tests that `make coverage` runs instead of the quick ones.
 TESTS ?=
 
-# The version of torch, a CPU build where there is one, for `make test-torch`.
-TORCH           ?= 2.13.0
-TORCH_VENV      := .venv-torch
+# The version of torch, a CPU build where there is one, for `make test-torch`, and which tests it runs. The current
+# version is installed into `.venv-torch`, others next to it.
+TORCH_CURRENT   := 2.13.0
+TORCH           ?= $(TORCH_CURRENT)
+TORCH_TESTS     ?= tests/torch tests/test_frameworks.py
+TORCH_VENV      := .venv-torch$(if $(filter $(TORCH_CURRENT),$(TORCH)),,-$(TORCH))
 TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(TORCH)
 
 # What builds releases: the oldest Linux that they are for, and the environment of the tools.
@@ -116,7 +119,7 @@ test-gpu-wheels: $(PTX)  ## install under each CUDA wheel of MXNet and each nump
 
 test-torch: $(TORCH_INSTALLED)  ## run the tests of echo.torch, with torch and without MXNet in an environment of its own (or TORCH=2.9.1)
 	@echo "== tests of echo.torch, torch $(TORCH)"
-	@$(TORCH_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) tests/torch tests/test_frameworks.py -m "not slow"
+	@$(TORCH_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) $(TORCH_TESTS) -m "not slow"
 
 coverage: $(INSTALLED) $(PTX)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
 	@$(BIN)/python -m tests.support.coverage $(TESTS)
@@ -209,7 +212,7 @@ gpu-check:  ## hold the CUDA kernels against their references and time them: nee
 	@$(GPU_PYTHON) benchmarks/gpu_check.py
 
 clean:  ## remove the virtual environments, builds and caches
-	rm -rf $(VENV) .venv-compat .venv-gpu $(TORCH_VENV) $(RELEASE) $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis echo/kernels/ptx
+	rm -rf $(VENV) .venv-compat .venv-gpu .venv-torch .venv-torch-* $(RELEASE) $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis echo/kernels/ptx
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What both virtual environments need, and how one is made: $(call create,FOLDER).
