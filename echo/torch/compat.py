@@ -264,7 +264,7 @@ def inductor_with(partition: Partition, key: str, *, sums_early: bool = True) ->
 
     if not hasattr(config, "custom_partitioner_fn"):
         raise UnsupportedError(
-            f"torch {torch.__version__} cannot give Inductor another partitioner (2.10 and newer can): "
+            f"torch {torch.__version__} cannot give Inductor another partitioner (2.9 and newer can): "
             'compiler="aot_eager" works with this version'
         )
     from torch._inductor.compile_fx import compile_fx

@@ -39,7 +39,7 @@ KNOWN = Known()
 # Simulated nodes of a search, and simulations of a step: twice as many gain nothing on the models of the benchmark (200
 # to 3,600 nodes), a tenth loses up to a point of the overhead.
 _SIMULATED_NODES, _MOST_SIMULATIONS = 10_000_000, 100_000
-_PARTS = 4  # of the time for a search, of which the start by light operators takes one at most
+_PARTS = 2  # of the time for a search, of which the start by light operators takes one at most
 
 
 def plan_graph(
@@ -197,9 +197,7 @@ def _starts(
         problem_of_graph(training, seconds, heavy=heavy, deadline=deadline, **limits) for heavy in (False, True)
     )
     starts = sorted(KNOWN.of(heavy), key=lambda schedule: heavy.rank(heavy.value(schedule)))[:1]
-    if light.max_bytes is None or deadline.is_over:
-        return starts
-    return [*starts, GreedyKeep().choose(light)]
+    return starts if light.max_bytes is None else [*starts, GreedyKeep().choose(light)]
 
 
 def _most_seconds(max_overhead: float | None, max_time: float | None, graph: PlannedGraph) -> float | None:
