@@ -18,7 +18,7 @@ from typing import Any, Iterator, Mapping
 import torch
 from torch import fx
 
-from benchmarks.record import known_rows, save
+from benchmarks.record import asked, known_rows, save
 from benchmarks.torch_models import MODELS
 from echo.errors import BudgetError
 from echo.policies.least import Known
@@ -169,8 +169,8 @@ def _show(row: dict[str, Any]) -> None:
 def main() -> None:
     """Measures the models that the command line names, and keeps the rows of others."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("models", nargs="*", choices=[*MODELS, []], metavar="MODEL", default=list(MODELS))
-    names = parser.parse_args().models
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    names = asked(parser.parse_args().models, MODELS)
     torch.set_num_threads(1)
     rows = [row for row in known_rows("torch_frontier") if row["model"] not in names]
     for name in names:

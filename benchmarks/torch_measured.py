@@ -22,7 +22,7 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from benchmarks.record import known_rows, save
+from benchmarks.record import asked, known_rows, save
 from benchmarks.torch_models import MODELS
 from echo.errors import BudgetError
 from echo.torch import Backend, backend, compat
@@ -153,14 +153,15 @@ def _synchronize(device: str) -> None:
 def main() -> None:
     """Measures the models that the command line names, and keeps the rows of others."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("models", nargs="*", choices=[*MODELS, []], metavar="MODEL", default=list(DEFAULT))
+    parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     given = parser.parse_args()
+    names = asked(given.models or DEFAULT, MODELS)
     torch.set_num_threads(1)
     torch._dynamo.config.cache_size_limit = 64  # of compiled functions for one forward method
     rows = [row for row in known_rows("torch_measured") if (row["model"], row["device"]) not in
-            [(name, given.device) for name in given.models]]  # fmt: skip
-    for name in given.models:
+            [(name, given.device) for name in names]]  # fmt: skip
+    for name in names:
         rows += measure(name, given.device)
         path = save("torch_measured", rows, ("torch",))
     print("written:", path)
