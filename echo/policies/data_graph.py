@@ -283,6 +283,17 @@ def _candidates(training: TrainingGraph, heavy: bool, banned: Container[int]) ->
     }
 
 
+def _attempts(
+    policy: Policy, light: Problem, heavy: Problem, starts: Sequence[RecomputeSchedule]
+) -> list[tuple[Problem, Policy]]:
+    """The searches for a schedule: from each start, by light operators alone, and by all.
+
+    All operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
+    """
+    improved: list[tuple[Problem, Policy]] = [(heavy, RuinRecreate((start,), _SHARE_OF_START)) for start in starts]
+    return [*improved, (light, policy), (heavy, policy)]
+
+
 def solve_graph(
     policy: Policy,
     training: TrainingGraph,
@@ -312,9 +323,7 @@ def solve_graph(
     light, heavy = problem(False, deadline), problem(True, deadline)
     if max_bytes is None and max_seconds is None:
         return solve(light)
-    # Light operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
-    attempts: list[tuple[Problem, Policy]] = [(heavy, RuinRecreate((start,), _SHARE_OF_START)) for start in starts]
-    attempts += [(light, policy), (heavy, policy)]
+    attempts = _attempts(policy, light, heavy, starts)
     found = []
     for index, (attempt, by) in enumerate(attempts):
         part = deadline.part(len(attempts) - index + 1) if starts else deadline
