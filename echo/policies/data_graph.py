@@ -329,8 +329,7 @@ def solve_graph(
         part = deadline.part(len(attempts) - index + 1) if starts else deadline
         found.append(solve(replace(attempt, deadline=part), by))
     # at a deadline, a search may end before it has looked at its start
-    offers_heavy = heavy.candidates.keys() != light.candidates.keys()
-    found += [Solved(start, heavy.value(start), offers_heavy) for start in starts]
+    found += [Solved(one, heavy.value(one), heavy.candidates.keys() != light.candidates.keys()) for one in starts]
     best = min(found, key=lambda solved: heavy.rank(solved.value))
     if max_bytes is not None and best.planned_bytes > max_bytes:
         best = min(best, least((light, heavy), solve, heavy, found), key=lambda solved: solved.planned_bytes)
