@@ -81,7 +81,8 @@ AS_A_WHEEL = (  # of an editable install the package would come first
 )
 
 
-@pytest.mark.parametrize("before", ["", AS_A_WHEEL], ids=["editable", "wheel"])
+@pytest.mark.every(2)
+@pytest.mark.parametrize("before", [AS_A_WHEEL, ""], ids=["wheel", "editable"])
 def test_own_echo_py_that_is_not_imported_never_runs(tmp_path: Path, before: str) -> None:
     (tmp_path / "echo.py").write_text(OWN_ECHO)
     (tmp_path / "train.py").write_text(

@@ -137,7 +137,7 @@ def test_random_schedules(backend: Emulated, case: Case) -> None:
     expected = getattr(reference, case.kernel)(*inputs, **case.params)
     heads = [np.ones_like(output, dtype=np.float32) for output in expected]
     results: list[list[Any]] = []
-    for seed in (0, 12345, 99999):
+    for seed in (0, 12345):
         backend.set(seed=seed)
         outputs = [np.zeros_like(head) for head in heads]
         backend.call(case.kernel, inputs, outputs, [WRITE] * len(outputs), list(case.params.values()))
