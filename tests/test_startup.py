@@ -100,7 +100,7 @@ def test_own_echo_py_that_is_not_imported_never_runs(tmp_path: Path, before: str
     assert all(str(tmp_path / "echo.py") in line for line in lines)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("ending", ["import mxnet", "import echo, mxnet", "import mxnet, echo"])
 def test_echo_set_in_the_script_switches_it_on(tmp_path: Path, ending: str) -> None:
     script = f"import os; os.environ['ECHO'] = '1'; {ending}\n{REAL}"

@@ -86,6 +86,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_library(folder: Path, damage: str) -> None:
     (folder / LIBRARY.name).write_bytes(DAMAGE[damage](LIBRARY.read_bytes()))

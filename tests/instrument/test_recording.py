@@ -53,6 +53,7 @@ def run(program: str, folder: Path, **environment: str) -> subprocess.CompletedP
                           capture_output=True, text=True, check=False)  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("program", [GLUON, MODULE], ids=["gluon", "module"])
 def test_steps_of_a_program_that_knows_nothing_of_it(program: str, tmp_path: Path) -> None:
     done = run(program, tmp_path, ECHO_RECORD="run.csv")

@@ -155,6 +155,7 @@ def test_a_product_has_the_stream_and_room_of_its_call(blas: dict[int, Path]) ->
     assert 0 <= start < end <= needed
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("version", "variables", "modes"),
     [
