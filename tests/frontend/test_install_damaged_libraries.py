@@ -168,7 +168,7 @@ def test_another_library_instead_of_the_hook(libraries: Path) -> None:
     check_fallback()
 
 
-@pytest.mark.every(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.8])
 def test_truncated_libraries(tmp_path: Path, share: float) -> None:
     """In a process of its own, since half a library may crash the loader."""

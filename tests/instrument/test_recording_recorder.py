@@ -76,6 +76,7 @@ def most_since_the_last_call() -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_verify_counts_meanwhile() -> None:
     alone(verify_counts_meanwhile)
 

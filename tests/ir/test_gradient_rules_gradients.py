@@ -79,7 +79,7 @@ def test_the_same_bits_of_other_types(name: str, dtype: str) -> None:
     assert_same(run(apply_gradient_rules(found, chosen), dtype), run(found.symbol, dtype))
 
 
-@pytest.mark.every(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["", "AVX512_CORE", "AVX2", "AVX", "SSE41"])
 def test_the_same_bits_of_sigmoid_for_every_number(isa: str) -> None:
     """From the output as from the input, for bit patterns of all magnitudes, with each of oneDNN's instruction sets."""
