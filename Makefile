@@ -87,6 +87,9 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
+# Python keeps what it compiled: without that, pytest rewrites all asserts again at each start, in each process.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels test-torch coverage coverage-floors lint check fuzz bench paper paper-quick sockeye projects projects-fast docs wheels test-wheels ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 

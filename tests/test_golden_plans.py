@@ -114,7 +114,7 @@ def test_each_graph_is_there_once(request: pytest.FixtureRequest) -> None:
     assert len(GRAPHS) > 40
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_plans_are_those_that_were_read(name: str, request: pytest.FixtureRequest) -> None:

@@ -66,6 +66,7 @@ def test_a_folder_named_mxnet_is_no_mxnet(tmp_path: Path) -> None:
     assert run(script, tmp_path).stderr == ""
 
 
+@pytest.mark.slow
 def test_foreign_module_named_echo(tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text("def say(): print('mine')\n")
     installed = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]\n"
@@ -81,7 +82,8 @@ AS_A_WHEEL = (  # of an editable install the package would come first
 )
 
 
-@pytest.mark.parametrize("before", ["", AS_A_WHEEL], ids=["editable", "wheel"])
+@pytest.mark.every(2)
+@pytest.mark.parametrize("before", [AS_A_WHEEL, ""], ids=["wheel", "editable"])
 def test_own_echo_py_that_is_not_imported_never_runs(tmp_path: Path, before: str) -> None:
     (tmp_path / "echo.py").write_text(OWN_ECHO)
     (tmp_path / "train.py").write_text(
@@ -99,13 +101,14 @@ def test_own_echo_py_that_is_not_imported_never_runs(tmp_path: Path, before: str
     assert all(str(tmp_path / "echo.py") in line for line in lines)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("ending", ["import mxnet", "import echo, mxnet", "import mxnet, echo"])
 def test_echo_set_in_the_script_switches_it_on(tmp_path: Path, ending: str) -> None:
     script = f"import os; os.environ['ECHO'] = '1'; {ending}\n{REAL}"
     assert run(script, tmp_path, ECHO="0").stdout.strip() == "True"
 
 
+@pytest.mark.slow
 def test_echo_set_after_mxnet_is_read_when_echo_is_imported(tmp_path: Path) -> None:
     script = f"import mxnet, os; os.environ['ECHO'] = '1'; import echo\n{REAL}"
     assert run(script, tmp_path, ECHO="0").stdout.strip() == "True"
@@ -118,6 +121,7 @@ def test_echo_cleared_in_the_script_leaves_mxnet_alone(tmp_path: Path) -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
+@pytest.mark.slow
 def test_record_set_in_the_script_is_wrapped_once(tmp_path: Path) -> None:
     script = (
         "import os; os.environ['ECHO_RECORD'] = 'rows.csv'\nimport echo, mxnet; import echo\n"
@@ -127,6 +131,7 @@ def test_record_set_in_the_script_is_wrapped_once(tmp_path: Path) -> None:
     assert run(script, tmp_path, ECHO="0").stdout.split() == ["True", "False"]
 
 
+@pytest.mark.slow
 def test_finder_that_was_put_in_twice_activates_once(tmp_path: Path) -> None:
     again = "import sys, sysconfig, site; site.addpackage(sysconfig.get_path('purelib'), 'echo_startup.pth', set())\n"
     done = run(again + REAL + "\nprint(sum(hasattr(f, 'is_echo_watcher') for f in sys.meta_path))", tmp_path)
@@ -144,6 +149,7 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
         assert text in line
 
 
+@pytest.mark.slow
 def test_one_watcher_for_all(tmp_path: Path) -> None:
     script = (
         "import sys, echo, echo.compat, echo.startup; echo.startup.watch(True)\n"
@@ -153,6 +159,7 @@ def test_one_watcher_for_all(tmp_path: Path) -> None:
     assert run(script, tmp_path).stdout.split() == ["1", "True", "0"]
 
 
+@pytest.mark.slow
 def test_watching_late_activates_at_once(tmp_path: Path) -> None:
     late = "import mxnet; from echo import startup; startup.watch(True);" + REAL
     done = run(late, tmp_path, ECHO="0")
@@ -172,6 +179,7 @@ def test_the_programs_own_logging_stays(tmp_path: Path) -> None:
     assert others == ["first", "own second"]
 
 
+@pytest.mark.slow
 def test_log_to_an_exchanged_stderr_is_no_error(tmp_path: Path) -> None:
     """What was there at the import is closed; then that, and nothing at all, is there for a message."""
     script = (

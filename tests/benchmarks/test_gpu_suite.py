@@ -177,6 +177,7 @@ def test_correctness_begins_with_each_kernel() -> None:
     assert all(cases[number] == (case, dtype) for number, case, dtype in ordered)
 
 
+@pytest.mark.slow
 def test_plot_with_and_without_rows_writes_a_picture(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"section": "memory", "kernel": "relu", "dtype": "float32", "forward_of_copy": 0.9, "gradient_of_copy": 0.8},

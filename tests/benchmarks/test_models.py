@@ -32,6 +32,7 @@ def test_registries_name_the_same_models() -> None:
     assert list(SMALL) == list(MODELS)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", SMALL)
 def test_small_model_trains_a_step(name: str) -> None:
     model = SMALL[name]()

@@ -22,6 +22,7 @@ def test_every_reduced_workload_is_a_published_one() -> None:
     assert set(steps.REDUCED) <= set(WORKLOADS)
 
 
+@pytest.mark.slow
 def test_steps_of_all_ways_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     monkeypatch.setenv("DIRTY", "1")  # of whatever tree these tests run in
@@ -43,6 +44,7 @@ def test_windows_go_through_the_text_once() -> None:
     assert len(set(found)) == len(found) == 4 * (250 // perplexity.STEPS) * perplexity.STEPS
 
 
+@pytest.mark.slow
 def test_every_way_trains_to_the_perplexity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a few words that come again and again it takes some updates."""
     monkeypatch.setattr(record, "RESULTS", tmp_path)

@@ -40,6 +40,7 @@ def test_comparison_records_runs_without_and_with_echo(tmp_path: Path) -> None:
     assert (tmp_path / "both.svg").exists()
 
 
+@pytest.mark.slow
 def test_json_and_the_status_of_the_program(tmp_path: Path) -> None:
     done = record(tmp_path, "--json", "--out", "here", program=MODULE + "import sys; sys.exit(7)\n")
     assert done.returncode == 7
@@ -63,6 +64,7 @@ def heed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_interrupted_recording_shows_its_rows(tmp_path: Path) -> None:
     # a signal that comes just before a system call is noticed after it, so that calls are short
     program = MODULE + "import time\nopen('ready', 'w').close()\nfor _ in range(1000):\n    time.sleep(0.1)\n"

@@ -95,6 +95,7 @@ def test_an_executor_holds_no_more(end: str) -> None:
     assert echos <= 1.01 * own, f"{own / MB:.1f} MB became {echos / MB:.1f} MB"
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_static_block_holds_no_more(end: str) -> None:
     symbol = network(ENDS[end])

@@ -46,7 +46,7 @@ def network(channels: int, a_map: Layer, reader: Layer | None, view: Layer, late
     return S.Group(heads if late else heads[::-1])
 
 
-@pytest.mark.every(8)
+@pytest.mark.every(15)
 @pytest.mark.parametrize("late", [True, False], ids=["late", "first"])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("reader", READERS)

@@ -35,6 +35,7 @@ def as_run(case: Case, runner: str) -> TrainingGraph:
     return as_cached(case.training, runner, 16)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_native_and_reference_agree(name: str, runner: str) -> None:
@@ -48,6 +49,7 @@ def test_native_and_reference_agree(name: str, runner: str) -> None:
     assert fast.evaluate(choice_of(training, ()), (16,)).totals == (training.planned_bytes,)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     "pool", [MemoryPool(4096, 2 << 20, False, 3), MemoryPool(64, 1 << 10, True), MemoryPool(5000, 1000, False, 1)]
 )

@@ -105,6 +105,7 @@ def test_a_budget_is_kept_and_what_has_room_in_it() -> None:
     assert set(scheduler.fit(range(5), 20, EFFORT)[0]) <= set(range(5)), "candidates alone"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("measure", [LIVE, CHUNKS])
 def test_the_smallest_keeps_the_bound_on_time(measure: int) -> None:
     """A drop that takes more time than is left is not the last word: with half of all the time there is a lot to save.

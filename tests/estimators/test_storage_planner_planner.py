@@ -41,7 +41,7 @@ def test_stock_graph_needs_what_mxnet_plans(name: str) -> None:
     assert tuple(plan_storage(case.training, value).total for value in MATCH_RANGES) == oracle
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_random_choices_need_what_mxnet_plans(name: str) -> None:
     case = any_case(name)
@@ -58,6 +58,7 @@ def test_random_choices_need_what_mxnet_plans(name: str) -> None:
         np.testing.assert_array_equal(fast.executed(choice), slow.executed(choice))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_splits_need_what_mxnet_plans(name: str) -> None:
     case = any_case(name)
@@ -146,6 +147,7 @@ def test_operators_that_mxnet_merges(plan: list[tuple[int, int, int]], heads: in
     assert_planners_agree(random_symbol([*plan, *plan[:2]], heads, distinct=False), seed)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", ALL_CASES)
 @pytest.mark.parametrize("share", [0.0, 0.6])
 @pytest.mark.parametrize("runner", tuple(Runner))

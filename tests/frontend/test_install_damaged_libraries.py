@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import mxnet as mx
 import pytest
@@ -55,14 +56,17 @@ def libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]
     assert install_hook() == ""
 
 
-def check_fallback(names: tuple[str, ...] = ("lm", "resnet50_v2")) -> None:
+UNBOUND: dict[str, Any] = {"max_overhead": None}
+
+
+def check_fallback(names: Sequence[str] = ("lm",), options: Sequence[dict[str, Any]] = (UNBOUND,)) -> None:
     for name in names:
         model = SMALL[name]()
         values = random_values(model)
         plain = bind(model.symbol, values, model.grad_req())
         expected = train(plain, steps=2)
-        for options in ({"max_overhead": None}, {}, {"policy": "echo", "max_overhead": None}):
-            optimized = echo.optimize(model.symbol, **options)
+        for each in options:
+            optimized = echo.optimize(model.symbol, **each)
             executor = bind(optimized, values, model.grad_req())
             (plan,) = optimized.plans
             assert plan.applied in ("mirror", "none")
@@ -79,7 +83,7 @@ def test_missing_libraries(libraries: Path) -> None:
     with pytest.raises(NativeError, match=r"libecho_hook.so is not installed"), native.capture():
         pass
     assert not native.installed()
-    check_fallback()
+    check_fallback(("lm", "resnet50_v2"), (UNBOUND, {}, {"policy": "echo", **UNBOUND}))
 
 
 @pytest.mark.slow
@@ -113,10 +117,9 @@ def test_fallback_with_wishes(libraries: Path) -> None:
 
 
 def test_fallback_with_a_budget(libraries: Path) -> None:
-    model = SMALL["resnet50_v2"]()
     with pytest.raises(BudgetError) as caught:
-        echo.plan(model.symbol, memory_budget=1000, **model.shapes)
-    plan = echo.plan(model.symbol, memory_budget=caught.value.reachable, **model.shapes)
+        echo.plan(network(), memory_budget=1000, **SHAPES)
+    plan = echo.plan(network(), memory_budget=caught.value.reachable, **SHAPES)
     assert plan.after.total <= caught.value.reachable
 
 
@@ -153,7 +156,7 @@ def test_damaged_libraries(libraries: Path, damage: str) -> None:
     assert "reinstall mxnet-echo" in reason
     with pytest.raises(NativeError, match=r"libecho_planner.so.*reinstall mxnet-echo"):
         native.planner_library()
-    check_fallback(("lm",))
+    check_fallback()
 
 
 def test_another_library_instead_of_the_hook(libraries: Path) -> None:
@@ -162,10 +165,10 @@ def test_another_library_instead_of_the_hook(libraries: Path) -> None:
     assert "has no function" in install_hook()
     with pytest.raises(NativeError, match="has no function"):
         native.planner_library()
-    check_fallback(("lm",))
+    check_fallback()
 
 
-@pytest.mark.every(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.8])
 def test_truncated_libraries(tmp_path: Path, share: float) -> None:
     """In a process of its own, since half a library may crash the loader."""

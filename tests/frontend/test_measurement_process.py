@@ -269,7 +269,7 @@ with measurement_process.measuring():
     assert within(30, lambda: ended(int(done.stdout)))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("before", [
     "for number in (0, 1, 2): os.close(number)",
     "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",

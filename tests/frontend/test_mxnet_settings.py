@@ -330,6 +330,7 @@ def said(folder: Path, script: str = SCRIPT, **variables: str) -> tuple[str, lis
     return done.stdout.strip(), sorted(lines)
 
 
+@pytest.mark.slow
 def test_lines_on_storage_types_are_those_of_stock(tmp_path: Path) -> None:
     kind, stock = said(tmp_path)
     assert kind == "Executor"
@@ -338,7 +339,7 @@ def test_lines_on_storage_types_are_those_of_stock(tmp_path: Path) -> None:
         assert said(tmp_path, ECHO="1") == ("PlannedExecutor", stock)
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("verbose", ["0", "1"])
 def test_users_own_switch_of_these_lines_stays(tmp_path: Path, verbose: str) -> None:
     _, lines = said(tmp_path, ECHO="1", MXNET_STORAGE_FALLBACK_LOG_VERBOSE=verbose)

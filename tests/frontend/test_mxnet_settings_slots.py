@@ -81,6 +81,7 @@ def test_transparent_mode_draws_from_one_space_and_keeps_random_numbers(stock: t
     assert numbers == stock[2]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("variable", ["MXNET_CPU_TEMP_COPY", "MXNET_CPU_WORKER_NTHREADS"])
 def test_transparent_mode_keeps_the_spaces_that_the_user_asks_for(variable: str, stock: tuple[int, int, str]) -> None:
     most, count, _ = drawn("1", **{variable: "4"})

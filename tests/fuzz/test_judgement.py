@@ -139,6 +139,7 @@ def test_dropout_draws_the_same_in_float64() -> None:
             assert training.largest(expected[name], array) < 1e-6, name
 
 
+@pytest.mark.slow
 def test_a_gradient_of_many_terms_is_asked_for_in_another_process() -> None:
     """MXNet computes another one here, of an array that is an output, too, than where it adds up in one way only."""
     dots = "mx.sym.batch_dot({}, {{0}}, transpose_b=True)"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from fuzz import symbols
 from fuzz.lookalikes import OF_PATTERNS, lookalike
 from fuzz.operators import ANY, MATRIX, SEQUENCE
@@ -18,6 +20,7 @@ def test_templates_of_patterns_are_changed() -> None:
     assert lookalike(random.Random(7), "nothing") == "nothing"
 
 
+@pytest.mark.slow
 def test_programs_have_some_in_them() -> None:
     sources = [symbols.draw(seed).source() for seed in range(400)]
     for word in ("name='same'", "softmax(**dict(", "np.random."):

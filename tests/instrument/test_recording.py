@@ -53,6 +53,7 @@ def run(program: str, folder: Path, **environment: str) -> subprocess.CompletedP
                           capture_output=True, text=True, check=False)  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("program", [GLUON, MODULE], ids=["gluon", "module"])
 def test_steps_of_a_program_that_knows_nothing_of_it(program: str, tmp_path: Path) -> None:
     done = run(program, tmp_path, ECHO_RECORD="run.csv")
@@ -64,6 +65,7 @@ def test_steps_of_a_program_that_knows_nothing_of_it(program: str, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".csv"] == ["run.csv"]
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_no_step_leaves_nothing(tmp_path: Path) -> None:
     done = run("import mxnet; print('imported')", tmp_path, ECHO_RECORD="run.csv")
     assert (done.stdout, done.stderr) == ("imported\n", "")
@@ -103,6 +105,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow
 def test_a_step_with_other_arguments_ends_the_recording_and_not_the_training(tmp_path: Path) -> None:
     done = run(OWN_TRAINER, tmp_path, ECHO_RECORD="run.csv")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr

@@ -76,6 +76,7 @@ def most_since_the_last_call() -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_verify_counts_meanwhile() -> None:
     alone(verify_counts_meanwhile)
 
@@ -284,6 +285,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         Recorder(tmp_path / "nowhere" / "run.csv")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("end", "sums"), [("raise KeyboardInterrupt", True), ("os.kill(os.getpid(), 9)", False)])
 def test_interrupted_recording_keeps_its_rows(end: str, sums: bool, tmp_path: Path) -> None:
     script = (

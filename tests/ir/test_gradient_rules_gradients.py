@@ -41,7 +41,7 @@ def read_by_gradient(training: TrainingGraph) -> set[tuple[int, int]]:
 # The same bits ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits(name: str) -> None:
     found = case(CASES[name])
@@ -57,7 +57,7 @@ def test_the_same_bits(name: str) -> None:
         assert_same(run(with_clone), expected)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("flags", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits_in_a_cached_op(name: str, flags: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ def test_the_same_bits_of_other_types(name: str, dtype: str) -> None:
     assert_same(run(apply_gradient_rules(found, chosen), dtype), run(found.symbol, dtype))
 
 
-@pytest.mark.every(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["", "AVX512_CORE", "AVX2", "AVX", "SSE41"])
 def test_the_same_bits_of_sigmoid_for_every_number(isa: str) -> None:
     """From the output as from the input, for bit patterns of all magnitudes, with each of oneDNN's instruction sets."""

@@ -110,6 +110,7 @@ def test_the_same_bits(name: str) -> None:
     assert_same(run(recomputing(symbol, {"norm": [0], "map": [0]})), expected)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("flags", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_same_bits_in_a_cached_op(name: str, flags: dict[str, Any]) -> None:

@@ -31,30 +31,32 @@ def check_mirrored(build: Build, readers: bool) -> None:
     assert_same(got, expected)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("op", BUILDS)
 def test_recomputed_by_the_hook(op: str) -> None:
     check(BUILDS[op])
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).safety.needs_hook])
 def test_recomputed_by_mirroring(op: str) -> None:
     check_mirrored(BUILDS[op], readers=True)
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(11)
 @pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).safety.needs_hook])
 def test_mirrored_with_an_unread_output(op: str) -> None:
     check_mirrored(BUILDS[op], readers=False)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 @pytest.mark.parametrize("op", TYPED)
 def test_recomputed_in_other_types(op: str, dtype: str) -> None:
     check(BUILDS[op], dtype)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variant_recomputed_by_the_hook_keeps_its_bits(variant: str) -> None:
     check(VARIANTS[variant])

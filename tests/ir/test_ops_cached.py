@@ -50,7 +50,7 @@ def arrays(symbol: mx.sym.Symbol) -> dict[str, Any]:
     return random_arrays(symbol, {"data": (8, 72)})
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(11)
 @pytest.mark.parametrize("flags", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 def test_recomputed_in_a_cached_op(build: Build, flags: dict[str, Any]) -> None:

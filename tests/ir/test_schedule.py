@@ -111,6 +111,7 @@ def clones(training: TrainingGraph) -> dict[str, TrainingNode]:
 # Against the hook ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 1.0])
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_the_hook_makes_what_was_predicted(name: str, share: float) -> None:
@@ -121,6 +122,7 @@ def test_the_hook_makes_what_was_predicted(name: str, share: float) -> None:
     assert structure(built) == structure(predicted)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_the_hook_makes_as_many_clones_as_predicted(name: str) -> None:
     case = any_case(name)

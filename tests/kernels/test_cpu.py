@@ -49,7 +49,7 @@ def test_random_shapes(name: str, sizes: list[int], dtype: str, seed: int, absen
     check_case(draw(name, dict(zip(sizes_of(name)[0], sizes)), dtype, seed, absent), call)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", SPECS)
 def test_every_combination_of_reqs(name: str, dtype: str) -> None:

@@ -50,7 +50,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
     emulated.driver.fake_forget_places()
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_against_reference(backend: Emulated, case: Case, dtype: str) -> None:
@@ -82,6 +82,7 @@ def test_empty_arrays_that_are_nowhere(
     check(case, dtype, backend, np.random.default_rng(0))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.dims.get("H") == 1 and max(case.dims.values()) < 30], ids=str
@@ -117,7 +118,7 @@ def test_every_kernel(backend: Emulated, name: str) -> None:
 ONE_OF_EACH = list({case.kernel: case for case in [*CASES, LAYER] if all(case.dims.values())}.values())
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(11)
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.kernel)
 def test_gradients_are_written_added_and_skipped(backend: Emulated, case: Case, number: int) -> None:
@@ -137,7 +138,7 @@ def test_random_schedules(backend: Emulated, case: Case) -> None:
     expected = getattr(reference, case.kernel)(*inputs, **case.params)
     heads = [np.ones_like(output, dtype=np.float32) for output in expected]
     results: list[list[Any]] = []
-    for seed in (0, 12345, 99999):
+    for seed in (0, 12345):
         backend.set(seed=seed)
         outputs = [np.zeros_like(head) for head in heads]
         backend.call(case.kernel, inputs, outputs, [WRITE] * len(outputs), list(case.params.values()))
@@ -151,6 +152,7 @@ def test_random_schedules(backend: Emulated, case: Case) -> None:
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("setting", [{}, {"multiprocessors": 5}, {"cooperative": 0}, {"occupancy": 0}], ids=str)
 @pytest.mark.parametrize("case", STEPPING, ids=str)
@@ -239,14 +241,14 @@ def test_bits_after_the_first(backend: Emulated) -> None:
     check_draws(backend.run)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", FORMS)
 def test_masks_of_attention(backend: Emulated, name: str, dtype: str) -> None:
     check_form(backend.run, name, dtype)
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(11)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("size", SIZES)

@@ -192,7 +192,7 @@ def test_shared_memory_is_asked_for_once(backend: Emulated, fixed: int) -> None:
     """All threads share a function: set before each launch, its attribute could change before another thread's."""
     backend.set(fixed=fixed, multiprocessors=200)
     backend.driver.fake_new_contexts()
-    for hidden in (600, 30, 600):  # 600 units ask for more than the 48 KB that need no asking
+    for hidden in (400, 30, 400):  # 400 units ask for more than the 48 KB that need no asking
         case = Case("lstm_layer", {"T": 2, "B": 1, "I": 1, "H": hidden}, {"reverse": 0})
         check_forward(case, "float32", backend, draw(case, "float32", np.random.default_rng(3)))
     assert backend.launches().count("c") == 3

@@ -12,7 +12,7 @@ from tests.kernels.magnitudes import OFFSETS, SIZES, SUBJECTS, check_gradients
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -134,6 +134,7 @@ def test_a_cublas_that_fails_between_parts(blas: dict[int, Path], bounded: Path,
     assert gradients(said, "float16") >= {"loss_ds", *ours}
 
 
+@pytest.mark.slow
 def test_losses_without_cublas(blas: dict[int, Path]) -> None:
     """Tiles make the gradients of scores; the room is the same, since a framework may load a cuBLAS at any time."""
     said, _ = run(blas[11], cases="losses", ECHO_DEBUG="cublas=0")
@@ -155,6 +156,7 @@ def test_a_product_has_the_stream_and_room_of_its_call(blas: dict[int, Path]) ->
     assert 0 <= start < end <= needed
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("version", "variables", "modes"),
     [

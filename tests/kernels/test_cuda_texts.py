@@ -110,6 +110,7 @@ def test_nvrtc_compiles_the_families_that_are_launched_into_the_cache(tmp_path: 
     assert all(MISSING in line for line in launched(tmp_path / "none", cache))
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     assert launched(tmp_path / "cache", nvrtc="real") == LAUNCHED
@@ -128,6 +129,7 @@ def test_an_nvrtc_that_does_not_serve_is_named(tmp_path: Path, version: int, res
     assert message in launched(tmp_path / "cache", nvrtc=imitation(tmp_path, version, result))[0]
 
 
+@pytest.mark.slow
 def test_the_thread_keeps_its_locale(tmp_path: Path) -> None:
     program = PROGRAM + 'print(ctypes.CDLL(None).uselocale(None) == ctypes.c_int(-1).value or "another locale")\n'
     command = [sys.executable, "-c", program, str(built().driver), str(built().kernels), str(tmp_path), "real"]

@@ -38,6 +38,7 @@ def same_bits(one: Any, other: Any) -> bool:
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_the_same_bits_as_mxnet(p: float, dtype: str) -> None:
@@ -97,6 +98,7 @@ def test_invalid_keep_raises_kernel_error(keep: float) -> None:
         call("dropout", [x], [x.copy(), np.empty(1, np.uint8)], params=(keep, 0, 0))
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 3, 5), (3, 100, 257)])
 def test_the_bits_after_the_first_element(sizes: tuple[int, int, int], dtype: str) -> None:

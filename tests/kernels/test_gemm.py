@@ -130,6 +130,7 @@ def check_products(opened: ctypes.CDLL) -> None:
             assert np.array_equal(c[:, columns:], before[:, columns:]), f"{what}: written beyond the columns"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("level", LEVELS)
 def test_products_of_integers_are_exact(
     level: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,7 @@ def test_layers_of_50_steps_are_within_tolerance(name: str, H: int, dtype: str) 
         check_case(draw(name, dims(T, B, wide, H), dtype, seed=number, reverse=number % 2), call)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("name", LAYERS)

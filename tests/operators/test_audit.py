@@ -37,7 +37,7 @@ def assert_as_known(found: Audit) -> None:
         assert not found.undefined, [vars(each) for each in found.undefined[:3]]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_some_operators_in_one_setting(name: str) -> None:
     assert_as_known(audit(BY_NAME[name], fast(BY_NAME[name])))
@@ -59,6 +59,7 @@ BAD_READERS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", BAD_READERS)
 def test_operator_that_reads_more_than_inputs_is_found(name: str) -> None:
     found = audit(BAD_READERS[name], [Trial(Setting(), ONE)])

@@ -169,6 +169,7 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
     assert "nothing to gain: 1099511.63 MB planned with masks as bits" in str(plan.why("drop"))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("reachable", [1 << 40, 1])
 def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pytest.MonkeyPatch, reachable: int) -> None:
     full = choose.best_plan

@@ -81,6 +81,7 @@ def test_never_worse_than_the_stock_graph(name: str) -> None:
     assert select(case, max_overhead=None).planned_bytes <= case.training.planned_bytes
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("policy", ["search", "echo"])
 @pytest.mark.parametrize("bound", [0, 0.01, 0.05, 0.1, 0.3])
 @pytest.mark.parametrize("name", ["nmt", "dropout"])
@@ -162,6 +163,7 @@ def total(selection: Selection) -> int:
     return selection.planned_bytes + sum(STATIC.values())
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("policy", ["search", "echo"])
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout"])
 def test_budgets_are_kept(name: str, policy: str) -> None:
@@ -267,6 +269,7 @@ def refused(case: Case, **options: Any) -> BudgetError:
     return caught.value
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("policy", ["search", "echo"])
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v2", "dropout"])
 def test_missed_budget_names_what_can_be_reached(name: str, policy: str) -> None:
@@ -285,7 +288,7 @@ def test_missed_budget_names_what_can_be_reached(name: str, policy: str) -> None
     assert all(holder.rsplit(" ", 2)[0] in names for holder in holders)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("policy", ["search", "echo"])
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout", "slices"])
 def test_reachable_budget_can_be_met(name: str, policy: str) -> None:

@@ -32,6 +32,7 @@ def least(message: str) -> int:
     return int(found.group(1).replace(",", ""))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("name", "fuse"), [("lm", False), ("lm", True), ("resnet50_v2", False)])
 def test_budget_below_what_can_be_reached(name: str, fuse: bool) -> None:
     model = SMALL[name]()

@@ -59,6 +59,7 @@ def test_the_second_start_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert executor.debug_str().count("_echo\nInputs:") == first.recomputed_nodes
 
 
+@pytest.mark.every(7)
 @pytest.mark.usefixtures("cheap_planning", "folder")
 @pytest.mark.parametrize("changed", [{"max_overhead": 0.5}, {"keep": "Activation"}, {"policy": "echo"}, {"data": 1}])
 def test_another_question_is_planned_again(monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]) -> None:

@@ -298,7 +298,7 @@ PUBLISHED = [(name, index) for name in ILP_NAMES for index in range(len(ilp_plan
 ROUNDING = 1e-4 + 1e-5
 
 
-@pytest.mark.every(12)
+@pytest.mark.every(25)
 @pytest.mark.parametrize("policy", [Search(), RuinRecreate()], ids=lambda policy: policy.name)
 @pytest.mark.parametrize(("name", "index"), PUBLISHED)
 def test_published_plans(policy: Policy, name: str, index: int) -> None:

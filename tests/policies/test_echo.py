@@ -139,6 +139,7 @@ def test_resnet152_plans_below_its_share_of_stock(policy: Echo | Search, version
 # Every policy -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(5)
 @BOTH
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_choices_keep_to_the_candidates(name: str, policy: Echo | Search) -> None:
@@ -159,6 +160,7 @@ def test_the_same_problem_gives_the_same_choice(name: str, policy: Echo | Search
     assert choices[0] == choices[1]
 
 
+@pytest.mark.every(5)
 @BOTH
 @pytest.mark.parametrize("bound", [0.0, 0.004, 0.02, 0.1])
 @pytest.mark.parametrize("name", ["nmt", "lm", "dropout"])

@@ -122,6 +122,7 @@ def inception(blocks: int) -> Case:
     return case_of(mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(x))), {"data": (2, 3, 8, 8)})
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("name", ["unrolled RNN", "stacked layers", "inception", "slices", "many readers"])
 def test_classes_are_those_of_an_obvious_implementation(name: str, rounds: int) -> None:

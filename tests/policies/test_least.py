@@ -111,6 +111,7 @@ def check(seed: int) -> None:
         assert total <= size
 
 
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("seed", [2, 4, 7])
 def test_least_bytes_can_be_reached(seed: int) -> None:
@@ -124,6 +125,7 @@ def test_least_bytes_of_more_graphs_can_be_reached(seed: int) -> None:
     check(seed)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_least_bytes_of_a_data_graph_can_be_reached(seed: int) -> None:
     graph = random_graph(seed, 6 + seed)

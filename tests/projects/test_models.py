@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from projects.__main__ import FAST, PROJECTS, chosen, models
 
 WITNESS = """
@@ -39,5 +41,6 @@ def test_a_project_stands_for_all_its_models() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_witness_sees_losses_the_first_gradients_and_the_last_weights() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", WITNESS], check=True)  # it wraps functions of mxnet's

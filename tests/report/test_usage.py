@@ -135,6 +135,7 @@ def test_damaged_columns_are_refused(column: str, value: object) -> None:
         from_columns(columns)  # type: ignore[arg-type]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_usage_equals_the_footprint(name: str) -> None:
     training = any_case(name).training
@@ -148,6 +149,7 @@ def test_usage_equals_the_footprint(name: str) -> None:
     assert made.forward_steps == sum(training.nodes[number].forward for number in operators)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_clones_of_a_bound_graph_are_recomputed_maps(name: str) -> None:
     case = any_case(name)

@@ -130,7 +130,7 @@ def _inference_between(block: Net) -> None:
 
 def _dropped(block: Net) -> None:
     """Passes that never see a backward pass: their records go, and later writes concern no pass."""
-    for seed in range(200):
+    for seed in range(40):
         recorded(block, inputs(seed))
         gamma(block)[:] *= 0.99
     recorded(block, inputs()).backward()

@@ -35,7 +35,7 @@ except echo.errors.ChangedInputError as error:
 """
 
 
-@pytest.mark.every(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine", "ThreadedEnginePerDevice"])
 def test_every_engine_counts(engine: str, tmp_path: Any) -> None:
     environment = {**os.environ, "MXNET_ENGINE_TYPE": engine, "ECHO_CACHE_DIR": str(tmp_path)}

@@ -78,6 +78,7 @@ def gradients(block: gluon.HybridBlock) -> dict[str, Any]:
     return {f"gradient {name}": param.grad().asnumpy() for name, param in found.items()}
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("way", BACKWARD)
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 def test_refused_where_batch_norm_would_run_again(flags: dict[str, bool], way: str, arrays: Any) -> None:

@@ -55,7 +55,7 @@ def stock(name: str, kind: str) -> Record:
     return seen
 
 
-@pytest.mark.every(9)
+@pytest.mark.every(17)
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("kind", ["write", "add", "null"])
 @pytest.mark.parametrize("name", SMALL)
@@ -68,7 +68,7 @@ def test_models_without_a_bound_on_time(name: str, kind: str) -> None:
     assert_same(train(executor), stock(name, kind))
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(9)
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("name", SMALL)
 def test_models_at_the_default(name: str) -> None:
@@ -93,7 +93,7 @@ def test_models_with_full_search_and_measured_costs(name: str, monkeypatch: pyte
     assert_same(got, stock(name, "write"))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("name", SMALL)
 def test_models_with_all_maps_recomputed(name: str) -> None:

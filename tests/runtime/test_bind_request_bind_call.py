@@ -268,6 +268,7 @@ SCENARIOS: dict[Callable[[Path], Result], int] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_the_same_bits(scenario: Callable[[Path], Result], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stock, found = both(scenario, tmp_path, caplog)

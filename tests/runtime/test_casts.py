@@ -80,6 +80,7 @@ CASTS = [("convolutions", ("float32", "float64")), ("convolutions", ("float64", 
          ("elementwise", ("float16", "float32", "float16"))]  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("name", "types"), CASTS)
 def test_block_that_was_cast_is_planned_as_one_of_that_type(name: str, types: tuple[str, ...]) -> None:
     plan, arrays = plan_of(name, *types)

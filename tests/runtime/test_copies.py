@@ -56,6 +56,7 @@ def test_copy_of_an_optimized_block_plans_and_trains_by_itself(how: str, hybridi
     assert_same(gradients["copy"], gradients["original"])
 
 
+@pytest.mark.slow
 def test_block_that_is_unpickled_elsewhere_plans_itself(tmp_path: Path) -> None:
     block = echo.optimize(net())
     block.initialize()

@@ -144,6 +144,7 @@ def check_unfused(found: list[Any], caplog: pytest.LogCaptureFixture, text: str)
 # Planning ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("transparent", [False, True])
 @pytest.mark.parametrize("fault", PLANNING)
 def test_planning_goes_on_without_fused_operators(

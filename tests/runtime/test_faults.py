@@ -255,6 +255,7 @@ assert not hasattr(mx.sym.Symbol.simple_bind, "__wrapped__")
 """
 
 
+@pytest.mark.slow
 def test_a_second_copy_of_the_package_is_refused(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "echo", tmp_path / "other" / "echo", ignore=shutil.ignore_patterns("__pycache__"))
     values = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 # Hooks -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(5)
 @pytest.mark.filterwarnings("ignore:register_op_hook is experimental")  # said of every block
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("late", [False, True], ids=["before the plan", "after"])

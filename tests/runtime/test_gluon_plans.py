@@ -33,6 +33,7 @@ def test_each_shape_is_planned_once(flags: dict[str, bool], caplog: pytest.LogCa
     assert len([record for record in caplog.records if "planned" in record.message]) == 3
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("name", "fuse"), FUSED)
 @pytest.mark.parametrize("on", [False, True])
 @pytest.mark.parametrize("mirror", ["0", "1"])  # which executors obey, and no CachedOp

@@ -111,6 +111,7 @@ def test_blocks_are_not_run() -> None:
         echo.profile(net, run=True, data=(2, 3))
 
 
+@pytest.mark.slow
 def test_step_in_a_folder_with_files_named_like_pythons_own_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

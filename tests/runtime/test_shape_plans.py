@@ -255,6 +255,7 @@ def trained(lengths: list[int], optimized: bool, fuse: bool, flags: dict[str, bo
 LENGTHS = [16, 24, 8, 23, 64, 9, 16, 1, 65, 8]
 
 
+@pytest.mark.every(5)
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("fuse", [False, True])

@@ -90,6 +90,7 @@ def fitted(block: nn.HybridSequential, grad_req: str = "write") -> dict[str, Any
     return seen
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 def test_a_right_block_trains_as_it_did(
@@ -104,6 +105,7 @@ def test_a_right_block_trains_as_it_did(
     assert sum("are those of the original graph" in text for text in said) == 2  # one for each shape
 
 
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("wrong_plans")
 @pytest.mark.parametrize("on", ["optimize", "enable"])
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)

@@ -76,6 +76,7 @@ def trained(optimize: bool, label: Any, scale: float = 1.0, **kind: Any) -> list
 LABEL = np.random.default_rng(0).integers(0, 4000, (60, 3)).astype(np.float32)
 
 
+@pytest.mark.every(5)
 @pytest.mark.usefixtures("free_workspaces")
 @pytest.mark.parametrize("layer", [True, False])
 @pytest.mark.parametrize("req", ["write", "add"])
