@@ -29,9 +29,9 @@ class _Arrays(ctypes.Structure):
         + [
             (name, ctypes.c_void_p)
             for name in (
-                "entry_begin", "input_begin", "input_entry", "input_shape_only", "dep_begin", "dep_node",
-                "inplace_begin", "inplace", "variable", "forward", "masked", "elements", "dtype", "dtype_size",
-                "external", "untouched", "handed_out", "output_entry", "layout_copy_bytes", "seconds",
+                "entry_begin", "input_begin", "input_entry", "input_shape_only", "input_in_kernel", "dep_begin",
+                "dep_node", "inplace_begin", "inplace", "variable", "forward", "masked", "elements", "dtype",
+                "dtype_size", "external", "untouched", "handed_out", "output_entry", "layout_copy_bytes", "seconds",
             )
         ]
     )  # fmt: skip

@@ -88,7 +88,8 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
 
     A node reads the latest value of each input. A value is alive from when it is made until it is read for the last
     time; a node's outputs are counted before its inputs are freed. What lives to the end is the value that was made
-    first. Memory that is not the planner's, and work in place, is left out.
+    first. Memory that is not the planner's, and work in place, is left out, and so are values that stay in a kernel
+    (`values_in_kernels`).
 
     Raises:
         ValueError: a node runs before its inputs are there, or does not run at all.
@@ -126,11 +127,36 @@ def last_uses(training: TrainingGraph, order: Sequence[int]) -> dict[tuple[int, 
     return last_use
 
 
+def values_in_kernels(training: TrainingGraph, order: Sequence[int]) -> set[tuple[int, int]]:
+    """The values of a replay that take no memory, by the step that makes the value, and its output.
+
+    All their readers run in the kernel that computes them (`TrainingNode.in_kernel`), and in the same pass.
+    """
+    nodes, last_run = training.nodes, dict[int, int]()
+    inside, outside = set[tuple[int, int]](), set[tuple[int, int]]()
+    if not any(node.in_kernel for node in nodes):
+        return inside
+    first_run: dict[int, int] = {}
+    in_backward: list[bool] = []
+    for step, number in enumerate(order):
+        node = nodes[number]
+        in_backward.append(number in last_run or not node.forward)
+        for position, entry in enumerate(node.inputs):
+            made = last_run.get(entry.node)
+            if made is not None and position not in node.shape_only:
+                is_inside = position in node.in_kernel and in_backward[made] == in_backward[step]
+                (inside if is_inside else outside).add((made, entry.index))
+        last_run[number] = step
+        first_run.setdefault(number, step)
+    ends = {(first_run[entry.node], entry.index) for entry in training.outputs if entry.node in first_run}
+    return inside - outside - ends
+
+
 def _peak(training: TrainingGraph, order: Sequence[int], last_use: Mapping[tuple[int, int], int]) -> int:
-    change = [0] * (len(order) + 2)
+    change, nowhere = [0] * (len(order) + 2), values_in_kernels(training, order)
     for step, number in enumerate(order):
         for index, tensor in enumerate(training.nodes[number].outputs):
-            if index not in training.nodes[number].unowned:
+            if index not in training.nodes[number].unowned and (step, index) not in nowhere:
                 change[step] += tensor.bytes
                 change[last_use.get((step, index), step) + 1] -= tensor.bytes
     live = peak = 0

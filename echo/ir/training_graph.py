@@ -209,6 +209,8 @@ class TrainingGraph:
         input_begin = _begins([len(node.inputs) for node in nodes])
         shape_only = np.zeros(len(reads.reader), np.uint8)
         shape_only[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.shape_only]] = 1
+        in_kernel = np.zeros(len(reads.reader), np.uint8)
+        in_kernel[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.in_kernel]] = 1
         external, untouched = np.zeros((2, len(tensors)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
         untouched[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.untouched]] = 1
@@ -220,6 +222,7 @@ class TrainingGraph:
             "input_begin": input_begin,
             "input_entry": (entry_begin[reads.source] + reads.index).astype(np.int32),
             "input_shape_only": shape_only,
+            "input_in_kernel": in_kernel,
             "dep_begin": _begins([len(node.control_deps) for node in nodes]),
             "dep_node": np.array([dep for node in nodes for dep in node.control_deps], np.int32),
             "inplace_begin": _begins([len(node.inplace) for node in nodes]),

@@ -88,14 +88,23 @@ def elements(node: fx.Node) -> int:
     return int(nbytes(value) // value.element_size()) if isinstance(value, torch.Tensor) else 0
 
 
-def inner_values(joint: JointGraph) -> set[fx.Node]:
-    """The nodes of the backward pass whose output only operators of the same kernel read: it stays in registers.
+def inputs_in_kernels(joint: JointGraph) -> list[frozenset[int]]:
+    """For each node of the training graph, the inputs that it reads in the kernel which computes them.
 
-    There are such nodes in the forward pass, too. But a plan may save their outputs, for one that runs again.
+    A node of the forward pass that runs again is in a kernel with the pointwise operators of the backward pass that
+    read it.
     """
-    groups, backward = fusion_groups(joint), set(joint.backward)
-    return {node for node, own in groups.items()
-            if node in backward and all(groups.get(user) == own for user in users_through_views(node))}  # fmt: skip
+    groups, forward = fusion_groups(joint), set(joint.forward)
+
+    def is_inside(read: fx.Node, node: fx.Node) -> bool:
+        if read not in groups or node not in groups or elements(read) != elements(node):
+            return False
+        return groups[read] == groups[node] or (read in forward and node not in forward)
+
+    return [
+        frozenset(position for position, entry in enumerate(one.inputs) if is_inside(joint.order[entry.node], node))
+        for node, one in zip(joint.order, joint.training.nodes)
+    ]
 
 
 def joint_graph_of_inductor(
@@ -103,19 +112,15 @@ def joint_graph_of_inductor(
 ) -> JointGraph:
     """Reads a joint graph as Inductor runs it; arguments and errors are those of `echo.torch.capture.joint_graph`.
 
-    Inner values of kernels take no bytes, and convolutions take their scratch memory for as long as they run.
+    Values that stay in a kernel take no memory, and convolutions take their scratch memory for as long as they run.
     """
     channels_last = compat.prefers_channels_last(module)
     copied = _inputs_in_other_layout(module) if channels_last else set()
     joint = joint_graph(module, num_forward_outputs, allowed, copied)
-    inner = inner_values(joint)
-
-    def compiled(node: fx.Node, one: TrainingNode) -> TrainingNode:
-        if node in inner:
-            return _without_bytes(one)
-        return _with_scratch(one, node, channels_last) if is_convolution(node) else one
-
-    nodes = list(map(compiled, joint.order, joint.training.nodes))
+    nodes = [
+        _with_scratch(one.having(in_kernel=inside), node, channels_last)
+        for node, one, inside in zip(joint.order, joint.training.nodes, inputs_in_kernels(joint))
+    ]
     training = data_graph(nodes, joint.training.outputs, (0.0,) * len(nodes)).training
     return replace(joint, training=training, channels_last=channels_last)
 
@@ -156,12 +161,10 @@ def is_convolution(node: fx.Node) -> bool:
     return safety.operator_name(node) in _CONVOLUTIONS
 
 
-def _without_bytes(node: TrainingNode) -> TrainingNode:
-    return node.having(outputs=tuple(TensorType((0,), one.flag) for one in node.outputs))
-
-
 def _with_scratch(one: TrainingNode, node: fx.Node, channels_last: bool) -> TrainingNode:
-    """A node with one more output, which nothing reads: it is gone when the node has run."""
+    """A convolution with one more output, which nothing reads: it is gone when the node has run."""
+    if not is_convolution(node):
+        return one
     scratch = timing.scratch_of_run(node, timing.device_of(node), channels_last)
     return one.having(outputs=(*one.outputs, TensorType((scratch,), BYTES))) if scratch else one
 

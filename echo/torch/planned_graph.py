@@ -85,7 +85,7 @@ class PlannedGraph:
         rows = [
             [node.op, node.name, node.forward, node.stateful, [tensor.bytes for tensor in node.outputs],
              [list(entry[:2]) for entry in node.inputs], self.seconds[number], self.reasons.get(number, ""),
-             self.sources.get(number, ""), self.modules.get(number, "")]
+             self.sources.get(number, ""), self.modules.get(number, ""), sorted(node.in_kernel)]
             for number, node in enumerate(self.training.nodes)
         ]  # fmt: skip
         outputs = [list(entry[:2]) for entry in self.training.outputs]
@@ -239,7 +239,7 @@ def read_schedule(training: TrainingGraph, value: Any) -> RecomputeSchedule:
 
 
 def _node(number: int, row: Any) -> TrainingNode:
-    op, name, forward, fixed, sizes, inputs, *_ = row
+    op, name, forward, fixed, sizes, inputs, *_, in_kernel = row
     if not (isinstance(forward, bool) and isinstance(fixed, bool)):
         raise TypeError(f"node {number}: expected true or false, got {forward!r} and {fixed!r}")
     outputs = tuple(TensorType((_whole(size),), _UINT8) for size in sizes)
@@ -247,7 +247,10 @@ def _node(number: int, row: Any) -> TrainingNode:
     if _text(op) == VARIABLE:
         return TrainingNode(VARIABLE, _text(name), outputs)
     original = number if forward else None
-    return TrainingNode(op, _text(name), outputs, reads, forward=forward, original=original, stateful=fixed)
+    return TrainingNode(
+        op, _text(name), outputs, reads, forward=forward, original=original, stateful=fixed,
+        in_kernel=frozenset(map(_whole, in_kernel)),
+    )  # fmt: skip
 
 
 def _whole(value: Any) -> int:

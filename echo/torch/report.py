@@ -12,7 +12,7 @@ import torch
 
 from echo.estimators.footprint import FEATURE_MAPS, GRADIENTS, OUTPUT_GRADIENTS, RECOMPUTED, TEMPORARIES
 from echo.ir.graph import Entry
-from echo.ir.schedule import RecomputeSchedule, last_uses
+from echo.ir.schedule import RecomputeSchedule, last_uses, values_in_kernels
 from echo.plans.text import largest_rows, table_of
 from echo.report.charts import by_kind, frontier, timeline
 from echo.report.usage import PLANNED, STOCK, Tensor, Usage
@@ -36,13 +36,14 @@ def usage_of(view: ScheduleView) -> Usage:
     """The memory of a step: each value with its bytes, and from which step to which it is alive."""
     training = view.graph.training
     order = [step.node for step in view.steps]
+    nowhere = values_in_kernels(training, order)
     uses, gradients = last_uses(training, order), {Entry(*entry[:2]) for entry in training.outputs}
     tensors = []
     for step, number in enumerate(order):
         node, again = training.nodes[number], view.steps[step].position != number
         for index, tensor in enumerate(node.outputs):
             last = min(uses.get((step, index), step), len(order) - 1)
-            if tensor.bytes:
+            if tensor.bytes and (step, index) not in nowhere:
                 kind = _kind(view, step, last, again, Entry(number, index) in gradients)
                 layer = view.graph.modules.get(number, "") or _OUTERMOST
                 tensors.append(Tensor(node.name, node.op, layer, kind, tensor.bytes, step, last))

@@ -69,27 +69,37 @@ std::int32_t Schedule::instance_at(std::int32_t entry, std::int32_t position) {
   return first < 0 ? -1 : first + entry - arrays.entry_begin[node];
 }
 
+static constexpr std::uint8_t kInKernel = 1, kFromMemory = 2;
+
+void Schedule::read(std::int32_t instance, std::int32_t step, bool in_kernel) {
+  const std::int32_t made = instance_step_[instance];
+  const bool made_forward = !is_copy_[made] && arrays.forward[step_node_[made]];
+  const bool reads_forward = !is_copy_[step] && arrays.forward[step_node_[step]];
+  reads_.push_back(instance);
+  instance_last_[instance] = std::max(instance_last_[instance], step);
+  instance_read_[instance] |= in_kernel && made_forward == reads_forward ? kInKernel : kFromMemory;
+}
+
+// What only its own kernel reads stays in registers.
+bool Schedule::takes_memory(std::int32_t instance) const {
+  return bytes_[instance_entry_[instance]] > 0 && instance_read_[instance] != kInKernel;
+}
+
 // All inputs are there. Reads them, and makes new instances of the outputs.
 void Schedule::run(std::int32_t node, std::int32_t position, bool copy) {
   const auto& a = arrays;
   const std::int32_t step = steps();
   const bool reads_copies = copy || !a.forward[node];
+  step_node_.push_back(node);
+  step_position_.push_back(position);
+  is_copy_.push_back(copy);
   for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i) {
     if (a.input_shape_only[i]) continue;
     const std::int32_t entry = a.input_entry[i];
     const std::int32_t instance = reads_copies ? instance_at(entry, position) : original_[entry];
-    if (instance < 0) continue;
-    reads_.push_back(instance);
-    instance_last_[instance] = std::max(instance_last_[instance], step);
+    if (instance >= 0) read(instance, step, a.input_in_kernel[i]);
   }
-  if (copy && a.masked[node]) {
-    const std::int32_t mask = original_[a.entry_begin[node] + 1];
-    reads_.push_back(mask);
-    instance_last_[mask] = std::max(instance_last_[mask], step);
-  }
-  step_node_.push_back(node);
-  step_position_.push_back(position);
-  is_copy_.push_back(copy);
+  if (copy && a.masked[node]) read(original_[a.entry_begin[node] + 1], step, false);
   step_instance_.push_back(static_cast<std::int32_t>(instance_entry_.size()));
   read_begin_.push_back(static_cast<std::int32_t>(reads_.size()));
   const std::int32_t last = copy && a.masked[node] ? a.entry_begin[node] + 1 : a.entry_begin[node + 1];
@@ -98,6 +108,7 @@ void Schedule::run(std::int32_t node, std::int32_t position, bool copy) {
     instance_entry_.push_back(e);
     instance_step_.push_back(step);
     instance_last_.push_back(step);
+    instance_read_.push_back(0);
   }
 }
 
@@ -139,6 +150,7 @@ Schedule::Value Schedule::simulate() {
                      &instance_step_, &instance_last_})
     list->clear();
   is_copy_.clear();
+  instance_read_.clear();
   read_begin_.push_back(0);
   for (std::int32_t node = 0; node < a.nodes; ++node) {
     if (a.variable[node]) continue;
@@ -149,7 +161,10 @@ Schedule::Value Schedule::simulate() {
     run(node, node, false);
   }
   for (std::int32_t e = 0; e < a.entries; ++e)
-    if (lives_to_end_[e] && original_[e] >= 0) instance_last_[original_[e]] = steps();
+    if (lives_to_end_[e] && original_[e] >= 0) {
+      instance_last_[original_[e]] = steps();
+      instance_read_[original_[e]] = kFromMemory;
+    }
   return sum_up();
 }
 
@@ -195,7 +210,7 @@ Schedule::Value Schedule::sum_up() {
     share(step);
     const std::int32_t end = step + 1 < steps() ? step_instance_[step + 1] : instances;
     for (std::int32_t out = step_instance_[step]; out < end; ++out) {
-      if (chunk_[out] >= 0 || bytes_[instance_entry_[out]] == 0) continue;
+      if (chunk_[out] >= 0 || !takes_memory(out)) continue;
       chunk_[out] = static_cast<std::int32_t>(chunk_first_.size());
       chunk_first_.push_back(step);
       chunk_last_.push_back(instance_last_[out]);
