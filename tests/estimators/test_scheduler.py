@@ -93,6 +93,27 @@ def test_outputs_of_several_live_to_the_end_where_the_forward_pass_left_them() -
     assert twice > 20
 
 
+def test_values_that_stay_in_kernels_are_those_of_the_specification() -> None:
+    fewer = 0
+    for seed in range(60):
+        generator = random.Random(seed)
+        plain, seconds = random_graph(seed, generator.randint(4, 20))
+        nodes = [
+            node.having(in_kernel=frozenset(at for at in range(len(node.inputs)) if generator.random() < 0.7))
+            for node in plain.nodes
+        ]
+        forward = [number for number, node in plain.operators() if node.forward]
+        backward = [number for number, node in plain.operators() if not node.forward]
+        ends = tuple(Entry(number) for number in generator.sample(forward, 2))
+        training = TrainingGraph(tuple(nodes), ends, 2, 0)
+        splits = {number: sorted(generator.sample(backward, 2)) for number in forward[:-1] if generator.random() < 0.5}
+        order = [step.node for step in steps_of(training, splits)]
+        found = Scheduler(training, seconds).simulate(splits).bytes
+        assert found == replay(training, order, seconds).bytes, f"seed {seed}"
+        fewer += found < replay(TrainingGraph(plain.nodes, ends, 2, 0), order, seconds).bytes
+    assert fewer > 20
+
+
 def test_a_budget_is_kept_and_what_has_room_in_it() -> None:
     training, seconds = chain(30)
     scheduler = Scheduler(training, seconds)

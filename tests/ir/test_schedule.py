@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 from echo.ir.graph import Entry
-from echo.ir.schedule import first_backward, once, replay, steps_of, with_clones
+from echo.ir.schedule import first_backward, once, replay, steps_of, values_in_kernels, with_clones
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from tests.support.cases import ALL_CASES, Case, any_case, case_of, special_case
@@ -54,6 +54,19 @@ def test_bytes_and_seconds_of_a_replay() -> None:
     assert replay(TRAINING, order({0: (4,), 1: (4,)}), SECONDS) == (4, 9.0)
     weighed = [2.0**number for number in range(7)]
     assert replay(TRAINING, order({1: (4,)}), weighed).seconds == 127 + 2
+
+
+def test_value_that_only_its_kernel_reads_takes_no_memory() -> None:
+    """Node 1 is in a kernel with 0, the gradients 5 and 6 with maps 1 and 0, where these are made in the same pass."""
+    inside = {1: 0, 5: 1, 6: 1}
+    nodes = [node.having(in_kernel=frozenset({inside[number]} if number in inside else ()))
+             for number, node in enumerate(TRAINING.nodes)]  # fmt: skip
+    fused = replace(TRAINING, nodes=tuple(nodes))
+    assert replay(fused, ORDER, SECONDS).bytes == 5, "maps are saved for the backward pass"
+    again = order({0: (4,), 1: (4,)})
+    assert values_in_kernels(fused, again) == {(0, 0), (5, 0), (6, 0)}, "map 0, and both copies"
+    assert replay(fused, again, SECONDS).bytes == 3, "map 2, the loss, the first gradient"
+    assert (0, 0) not in values_in_kernels(replace(fused, outputs=(Entry(0),)), again), "it lives to the end"
 
 
 def test_an_output_stays_to_the_end() -> None:

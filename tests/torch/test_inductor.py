@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-t
 
 import torch.nn.functional as F  # noqa: E402
 
+from echo.ir.schedule import once, steps_of, values_in_kernels  # noqa: E402
 from echo.ir.training_node import TrainingNode  # noqa: E402
 from echo.torch import backend, compat  # noqa: E402
 from echo.torch.capture import JointGraph  # noqa: E402
@@ -26,10 +27,6 @@ def read(function: Any, *inputs: torch.Tensor) -> JointGraph:
 
 def size_of(node: TrainingNode) -> int:
     return sum(one.bytes for one in node.outputs)
-
-
-def bytes_by_name(joint: JointGraph) -> dict[str, int]:
-    return {node.name: size_of(node) for node in joint.training.nodes if not node.is_variable}
 
 
 def groups_by_name(function: Any, *inputs: torch.Tensor) -> dict[str, int]:
@@ -68,14 +65,16 @@ def test_constants_and_casts_are_pointwise_and_products_are_not() -> None:
     assert "mm" not in pointwise
 
 
-def test_inner_values_take_bytes_in_the_forward_pass_alone() -> None:
-    """A plan may save the sine, although only its kernel reads it: for a cosine that runs again."""
+def test_chain_that_runs_again_takes_memory_for_its_end_alone() -> None:
+    """Sine and cosine are saved for the gradients of both; if they run again, they stay in the gradients' kernel."""
     joint = read(lambda w: (w @ w).sin().cos().exp().sum(), W)
-    sizes = bytes_by_name(joint)
-    assert sizes["sin"] == sizes["mm"] == 4 * W.numel()
-    inner = [node.name for node in joint.backward if node in joint.number_of and not sizes[node.name]]
-    assert inner, "products of the chain rule"
-    assert all(sizes[node.name] for node in joint.backward if node in joint.gradients)
+    training = joint.training
+    forward = {node.name: number for number, node in enumerate(training.nodes) if node.forward}
+    schedule = once(training, [forward[name] for name in ("sin", "cos", "exp")])
+    order = [step.node for step in steps_of(training, schedule)]
+    nowhere = {(order[step], step < order.index(forward["sum_1"])) for step, _ in values_in_kernels(training, order)}
+    assert {(forward["sin"], True), (forward["sin"], False), (forward["cos"], False)} <= nowhere
+    assert (forward["mm"], True) not in nowhere, "no kernel computes it"
 
 
 # Convolutions.
@@ -127,7 +126,7 @@ def test_allocations_of_a_call_leave_out_what_was_there() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", ["100%", "60%"])
+@pytest.mark.parametrize("budget", ["100%", "80%"])
 @pytest.mark.parametrize("name", ["gpt", "perceptron", "resnet"])
 def test_predicted_peak_is_near_that_of_the_allocator(name: str, budget: str) -> None:
     torch.manual_seed(1)
