@@ -172,6 +172,12 @@ def once(training: TrainingGraph, nodes: Iterable[int]) -> RecomputeSchedule:
     return {int(node): (first,) for node in sorted(nodes)}
 
 
+def needed(training: TrainingGraph, schedule: RecomputeSchedule) -> RecomputeSchedule:
+    """A schedule without the nodes that nothing reads again."""
+    runs = {step.node for step in steps_of(training, schedule) if step.node != step.position}
+    return {number: positions for number, positions in schedule.items() if number in runs}
+
+
 def first_backward(training: TrainingGraph) -> int:
     """The position of the first backward node."""
     return next((number for number, node in training.operators() if not node.forward), len(training.nodes))

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from echo.errors import one_line
-from echo.ir.schedule import RecomputeSchedule, once, steps_of
+from echo.ir.schedule import RecomputeSchedule, needed, once
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
 from echo.torch import compat, safety, timing
@@ -143,10 +143,9 @@ def schedule_of_torch(
     saved += [read for node in joint.backward if node.name in names for read in node.all_input_nodes]
     fixed = {joint.number_of[base] for base in (_base(node, joint) for node in saved) if base in joint.number_of}
     training = joint.training
-    schedule = once(training, [number for number, node in training.operators()
-                               if node.forward and not node.stateful and number not in fixed])  # fmt: skip
-    needed = {step.node for step in steps_of(training, schedule) if step.node != step.position}
-    return {number: positions for number, positions in schedule.items() if number in needed}
+    again = [number for number, node in training.operators()
+             if node.forward and not node.stateful and number not in fixed]  # fmt: skip
+    return needed(training, once(training, again))
 
 
 def _base(node: fx.Node, joint: JointGraph) -> fx.Node:

@@ -12,7 +12,7 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from echo.errors import BudgetError, OptionError, PlanError, TimeLimitError
 from echo.estimators.storage_planner import Evaluation
-from echo.ir.schedule import RecomputeSchedule, once
+from echo.ir.schedule import RecomputeSchedule, needed, once
 from echo.ir.training_graph import TrainingGraph
 from echo.plans.frontier import Point, points
 from echo.plans.options import budget_bytes
@@ -89,11 +89,8 @@ def searched(graph: PlannedGraph, limit: int | None, most_seconds: float | None,
     """
     if graph.insisted:
         solved = _insisted(graph, limit, most_seconds, deadline)
-    elif limit is not None and most_seconds is None and limit >= graph.without_echo.bytes and not _breaks_wishes(graph):
-        solved = Solved(graph.stock, Evaluation((graph.without_echo.bytes,), graph.without_echo.seconds), False)
     else:
-        starts = [{number: at for number, at in graph.stock.items() if number not in graph.reasons}]
-        solved = _solved(graph.training, graph.seconds, _limits(graph, limit, most_seconds), deadline, starts)
+        solved = _with_positions(graph, _uninsisted(graph, limit, most_seconds, deadline), most_seconds)
     if limit is not None and solved.planned_bytes > limit:
         raise BudgetError(limit, solved.planned_bytes, held_at_peak(graph, solved.schedule), " by this graph")
     return described(graph, solved.schedule, solved.value, limit)
@@ -101,6 +98,34 @@ def searched(graph: PlannedGraph, limit: int | None, most_seconds: float | None,
 
 def _limits(graph: PlannedGraph, limit: int | None, most_seconds: float | None) -> dict[str, Any]:
     return {"max_bytes": limit, "max_seconds": most_seconds, "banned": list(graph.reasons)}
+
+
+def _uninsisted(graph: PlannedGraph, limit: int | None, most_seconds: float | None, deadline: Deadline) -> Solved:
+    """What torch's own partitioner does, where the budget has room for it; else what a search finds."""
+    stock = graph.without_echo
+    if limit is not None and most_seconds is None and limit >= stock.bytes and not _breaks_wishes(graph):
+        return Solved(graph.stock, Evaluation((stock.bytes,), stock.seconds), False)
+    starts = [{number: at for number, at in graph.stock.items() if number not in graph.reasons}]
+    return _solved(graph.training, graph.seconds, _limits(graph, limit, most_seconds), deadline, starts)
+
+
+def _with_positions(graph: PlannedGraph, solved: Solved, most_seconds: float | None) -> Solved:
+    """Also runs again what is computed from nothing, such as a mask of positions, in graphs of fused kernels.
+
+    A kernel computes it faster than it reads it: with saved masks, GPT's softmax takes twice as long on a CPU.
+    """
+    training, made = graph.training, set[int]()
+    if not any(node.in_kernel for node in training.nodes):
+        return solved
+    for number, node in training.operators():
+        may_run = node.forward and not node.stateful and number not in graph.reasons
+        if may_run and all(entry.node in made for entry in node.inputs):
+            made.add(number)
+    schedule = needed(training, {**once(training, made), **solved.schedule})
+    value = graph.replayed(schedule)
+    if value.bytes > solved.planned_bytes or (most_seconds is not None and value.seconds > most_seconds):
+        return solved
+    return Solved(schedule, Evaluation((value.bytes,), value.seconds), solved.heavy)
 
 
 def _breaks_wishes(graph: PlannedGraph) -> bool:

@@ -12,9 +12,12 @@ import torch.nn.functional as F  # noqa: E402
 
 from echo.ir.schedule import once, steps_of, values_in_kernels  # noqa: E402
 from echo.ir.training_node import TrainingNode  # noqa: E402
+from echo.system.process import Deadline  # noqa: E402
 from echo.torch import backend, compat  # noqa: E402
 from echo.torch.capture import JointGraph  # noqa: E402
+from echo.torch.cost import seconds_of  # noqa: E402
 from echo.torch.inductor import fusion_groups, is_pointwise, joint_graph_of_inductor  # noqa: E402
+from echo.torch.planner import is_replayed, plan_graph  # noqa: E402
 from tests.support.torch_models import MODELS, traced  # noqa: E402
 
 W = torch.randn(64, 64, requires_grad=True)
@@ -75,6 +78,20 @@ def test_chain_that_runs_again_takes_memory_for_its_end_alone() -> None:
     nowhere = {(order[step], step < order.index(forward["sum_1"])) for step, _ in values_in_kernels(training, order)}
     assert {(forward["sin"], True), (forward["sin"], False), (forward["cos"], False)} <= nowhere
     assert (forward["mm"], True) not in nowhere, "no kernel computes it"
+
+
+def test_mask_of_positions_runs_again_where_kernels_compute_it() -> None:
+    def masked(w: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(64)
+        return ((w @ w).masked_fill(at.unsqueeze(1) >= at, 0.0).tanh() @ w).square().sum()
+
+    plain = traced(masked, W).joint
+    plans = [plan_graph(joint, seconds_of(joint, fused=fused), memory_budget=1.0, deadline=Deadline.after(10))
+             for joint, fused in ((read(masked, W), True), (plain, False))]  # fmt: skip
+    again = [{name for name, _ in plan.recomputed} for plan in plans]
+    assert {"arange", "ge"} <= again[0] or {"iota", "ge"} <= again[0]
+    assert "ge" not in again[1]
+    assert all(is_replayed(plan) for plan in plans)
 
 
 # Convolutions.
