@@ -3,7 +3,7 @@
     python -m benchmarks.torch_measured [--device cuda] [MODEL ...]
 
 Needs torch, not MXNet. Echo is given the peaks that torch's budgets were measured at, so that both compute within the
-same memory. A peak is that of torch's allocator, over what a step allocates: on a GPU by its own counter, on a CPU by
+same memory, and once more a lower budget where its own peak is measured higher. A peak is that of torch's allocator, over what a step allocates: on a GPU by its own counter, on a CPU by
 its profiler. Steps of all settings are measured in turns, on one thread; the result is a median. Writes
 results/torch_measured.json after each model: most of the time, up to ten minutes a model, goes into C++ compilers.
 """
@@ -30,6 +30,7 @@ from tests.support.torch_models import activation_budget
 
 RATIOS = (0.5, 0.2, 0.0)  # torch's budgets; 1.0 is torch.compile as it comes
 DEFAULT = ("unet", "gpt", "bert", "vit", "llama", "mixer", "resnet18", "resnet50", "translation")
+SAME = 1.03  # times a peak: as much memory
 ROUNDS, SECONDS = 9, 25.0  # steps of each setting, and after how many seconds fewer will do
 
 Backward = Callable[[], None]
@@ -114,7 +115,11 @@ def settings(model: nn.Module, inputs: Sequence[torch.Tensor], device: str) -> I
         yield setting
     for budget in sorted(set(peaks), reverse=True):
         try:
-            yield built(model, inputs, device, "echo", backend(budget, strict=True), budget_bytes=budget)
+            setting = built(model, inputs, device, "echo", backend(budget, strict=True), budget_bytes=budget)
+            yield setting
+            if setting.row["peak_bytes"] > SAME * budget:  # Inductor needs more than predicted: once more, with less
+                less = int(budget * budget / setting.row["peak_bytes"])
+                yield built(model, inputs, device, "echo", backend(less, strict=True), budget_bytes=less)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             if not isinstance(least := error.inner_exception, BudgetError):
                 raise
