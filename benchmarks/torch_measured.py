@@ -25,13 +25,13 @@ from torch import nn
 
 from benchmarks.record import asked, known_rows, save
 from benchmarks.torch_models import MODELS
+from benchmarks.torch_tables import SAME
 from echo.errors import BudgetError
 from echo.torch import Backend, backend, compat
 from tests.support.torch_models import activation_budget
 
 RATIOS = (0.5, 0.2, 0.0)  # torch's budgets; 1.0 is torch.compile as it comes
 DEFAULT = ("unet", "gpt", "bert", "vit", "llama", "mixer", "resnet18", "resnet50", "translation")
-SAME = 1.03  # times a peak: as much memory
 ROUNDS, SECONDS = 9, 25.0  # steps of each setting, and after how many seconds fewer will do
 
 Backward = Callable[[], None]

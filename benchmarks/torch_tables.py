@@ -15,7 +15,7 @@ from benchmarks.record import RESULTS, load
 PICTURE = RESULTS / "torch_frontier.png"
 _NOTHING = 1e-4  # of a step: recomputation below that is none, and no ratio is formed of it
 
-_SAME = 1.03  # times a peak: as much memory
+SAME = 1.03  # times a peak: as much memory
 
 Row = Mapping[str, Any]
 
@@ -81,11 +81,11 @@ def frontier_table(result: Mapping[str, Any]) -> str:
 
 
 def steps_at_equal_peaks(rows: Sequence[Row]) -> list[float]:
-    """The step of echo over the fastest of torch's, at each peak of torch's budgets: measured, within `_SAME` of it."""
+    """The step of echo over the fastest of torch's, at each peak of torch's budgets: measured, within `SAME` of it."""
     torchs, echos = ([row for row in rows if row["by"] == by] for by in ("torch", "echo"))
     found = []
     for peak in sorted({row["peak_bytes"] for row in torchs if row["ratio"] < 1}):
-        ours = [row["step_seconds"] for row in echos if row["peak_bytes"] <= _SAME * peak]
+        ours = [row["step_seconds"] for row in echos if row["peak_bytes"] <= SAME * peak]
         best = min(row["step_seconds"] for row in torchs if row["peak_bytes"] <= peak)
         found += [min(ours) / best] if ours else []
     return found
@@ -105,7 +105,7 @@ def measured_table(result: Mapping[str, Any]) -> str:
         eager, stock = rows[0], next(row for row in rows if row.get("ratio") == 1)
         least = min((row for row in rows if row["by"] == "torch"), key=lambda row: row["peak_bytes"])
         echos = [row for row in rows if row["by"] == "echo"]
-        there = min((row for row in echos if row["peak_bytes"] <= _SAME * least["peak_bytes"]),
+        there = min((row for row in echos if row["peak_bytes"] <= SAME * least["peak_bytes"]),
                     key=lambda row: row["step_seconds"], default=None)  # fmt: skip
         ratios = steps_at_equal_peaks(rows)
         steps = f"{statistics.median(ratios):.2f} ({max(ratios):.2f})" if ratios else "-"

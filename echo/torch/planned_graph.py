@@ -23,9 +23,8 @@ from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
 from echo.system.files import digest_of, shortened
 from echo.torch import safety
-from echo.torch.capture import JointGraph, hint, is_tangent
+from echo.torch.capture import BYTES, JointGraph, hint, is_tangent
 
-_UINT8 = 3  # MXNet's type flag: one byte an element
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)[^\n]*\n\s*([^\n]*)')
 _MODULE = re.compile(r"^L(?:\['\w+'\]|__\w+?__)\.?|(?:_modules)?\['?|'?\]")
 _MOST_CODE = 80  # characters of a user's line
@@ -242,7 +241,7 @@ def _node(number: int, row: Any) -> TrainingNode:
     op, name, forward, fixed, sizes, inputs, *_, in_kernel = row
     if not (isinstance(forward, bool) and isinstance(fixed, bool)):
         raise TypeError(f"node {number}: expected true or false, got {forward!r} and {fixed!r}")
-    outputs = tuple(TensorType((_whole(size),), _UINT8) for size in sizes)
+    outputs = tuple(TensorType((_whole(size),), BYTES) for size in sizes)
     reads = tuple(Entry(_whole(node), _whole(index)) for node, index in inputs)
     if _text(op) == VARIABLE:
         return TrainingNode(VARIABLE, _text(name), outputs)
