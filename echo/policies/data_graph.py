@@ -288,7 +288,7 @@ def _attempts(
 ) -> list[tuple[Problem, Policy]]:
     """The searches for a schedule: from each start, by light operators alone, and by all.
 
-    All operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
+    Light operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
     """
     improved: list[tuple[Problem, Policy]] = [(heavy, RuinRecreate((start,), _SHARE_OF_START)) for start in starts]
     return [*improved, (light, policy), (heavy, policy)]

@@ -2,7 +2,7 @@
 
 Operators take different times on every rank, so that plans of their own would differ, and with them the memory. Rank 0
 writes its schedule to the key-value store of the default process group, under a key of the graph and the limits. This
-is no collective: a rank that compiles in another order, once more, or alone waits for nobody who waits for it. A rank
+is no collective: a rank that compiles in another order, once more, or alone waits for no rank that waits for it. A rank
 that finds no plan in time plans for itself; collectives run in the same order under every schedule of a graph.
 """
 

@@ -16,6 +16,17 @@ from echo.torch.capture import JointGraph, joint_graph
 torch.set_num_threads(1)  # the sum of two threads may differ in its last bits from run to run
 
 
+W = torch.randn(8, 8, requires_grad=True)
+X = torch.randn(64, 8)
+
+
+def deep(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Products with dropout and an activation, on `W` and `X`."""
+    for _ in range(6):
+        x = F.gelu(F.dropout(x @ w, 0.5))
+    return x.square().mean()
+
+
 class Block(nn.Module):
     """A block of a Transformer with attention written out, as models of today have it without SDPA."""
 

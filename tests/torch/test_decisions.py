@@ -19,16 +19,7 @@ from echo.torch.partition import partitioned  # noqa: E402
 from echo.torch.plan import GraphPlan  # noqa: E402
 from echo.torch.planned_graph import planned_graph  # noqa: E402
 from echo.torch.planner import plan_graph  # noqa: E402
-from tests.support.torch_models import Traced, built, traced  # noqa: E402
-
-W = torch.randn(8, 8, requires_grad=True)
-X = torch.randn(64, 8)
-
-
-def deep(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    for _ in range(6):
-        x = F.gelu(F.dropout(x @ w, 0.5))
-    return x.square().mean()
+from tests.support.torch_models import Traced, W, X, built, deep, traced  # noqa: E402
 
 
 def planned(graph: Traced, share: float) -> GraphPlan:

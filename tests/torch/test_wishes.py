@@ -8,24 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
 
-import torch.nn.functional as F  # noqa: E402
-
 from echo.errors import OptionError  # noqa: E402
 from echo.system.process import Deadline  # noqa: E402
 from echo.torch.capture import JointGraph  # noqa: E402
 from echo.torch.plan import GraphPlan  # noqa: E402
 from echo.torch.planner import plan_graph  # noqa: E402
 from echo.torch.wishes import wishes  # noqa: E402
-from tests.support.torch_models import built, traced  # noqa: E402
-
-W = torch.randn(8, 8, requires_grad=True)
-X = torch.randn(64, 8)
-
-
-def deep(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    for _ in range(6):
-        x = F.gelu(F.dropout(x @ w, 0.5))
-    return x.square().mean()
+from tests.support.torch_models import W, X, built, deep, traced  # noqa: E402
 
 
 def planned(joint: JointGraph, **options: object) -> GraphPlan:
