@@ -103,7 +103,7 @@ class Schedule {
   std::vector<std::vector<std::int32_t>> copies_;  // first instance of each copy of a node, -1 where not yet computed
   std::vector<std::int32_t> touched_;
   std::vector<std::int32_t> step_node_, step_position_, step_instance_, read_begin_, reads_;
-  std::vector<std::uint8_t> instance_read_;  // 0: by nobody, kInKernel, kFromMemory
+  std::vector<std::uint8_t> instance_read_;  // 0: not read, else kInKernel, kFromMemory or both
   std::vector<std::int32_t> instance_entry_, instance_step_, instance_last_, chunk_, chunk_last_, chunk_first_;
   std::vector<std::int32_t> level_of_, chunk_entry_;
   std::vector<std::int64_t> weight_, most_;
