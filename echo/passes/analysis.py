@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping, Sequence
 
@@ -264,4 +265,6 @@ class EstimateCost:
 
     def run(self, request: Request, training: TrainingGraph) -> CostModel:
         limit = self.time_limit if request.warm_start is None else self.warm_time_limit
-        return request.framework.costs(training, limit, request.deadline.with_room().left / 3)
+        started = time.monotonic()
+        costs = request.framework.costs(training, limit, request.deadline.with_room().left / 3)
+        return replace(costs, measuring_seconds=time.monotonic() - started)

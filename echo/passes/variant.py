@@ -40,8 +40,8 @@ class PlanResult(NamedTuple):
     """What planning a graph gives: the plan, the graph to bind, and the warm start for equal models.
 
     The graph is the original one if nothing is gained; ``base`` is that with the plan's fused operators, without marks.
-    ``timed``: seconds are measured. Without the search, planning took ``other_seconds``. ``schedule`` is the schedule,
-    empty if nothing is recomputed. ``analysis`` is there until the plan is finished.
+    ``timed``: seconds are measured. Without measuring and the search, planning took ``other_seconds``. ``schedule`` is
+    the schedule, empty if nothing is recomputed. ``analysis`` is there until the plan is finished.
     """
 
     plan: Plan

@@ -194,9 +194,9 @@ class Deadline:
         so_far = self.length - self.left
         return Deadline(self.seconds, self.at - min(so_far, self.length / 3), self.length)
 
-    def rest(self) -> Deadline:
-        """The same moment, for what begins now: it has all the time until then."""
-        return Deadline(self.seconds, self.at, self.left)
+    def rest(self, leaving: float = 0.0) -> Deadline:
+        """The same moment, or so many seconds before it, for what begins now: it has all the time until then."""
+        return Deadline(self.seconds, self.at - leaving, max(0.0, self.left - leaving))
 
     def part(self, count: int) -> Deadline:
         """An earlier deadline, which leaves as much time to each of ``count`` things that are to be done until then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -122,11 +123,19 @@ def test_search_that_fails_leaves_the_light_plan(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_time_left_leaves_the_light_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    light = plan(heavy="never", **UNFUSED)
-    monkeypatch.setattr("echo.passes.request.Request.is_late", property(lambda _: True))
+    light, best_plan = plan(heavy="never", **UNFUSED), choose.best_plan
+    monkeypatch.setattr(choose, "best_plan", lambda *given: best_plan(*given)._replace(other_seconds=math.inf))
     found = plan(**UNFUSED)
-    assert found.after.total <= light.after.total
+    assert found.after == light.after
     assert heavy(found) == 0
+    assert found.is_late
+
+
+def test_searches_that_end_late_leave_time_for_heavy_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time = plan(**UNFUSED)
+    monkeypatch.setattr(Request, "is_late", property(lambda _: True))
+    assert plan(**UNFUSED).after == in_time.after
+    assert heavy(in_time) > 0
 
 
 def test_bound_on_the_step_is_kept_and_buys_memory() -> None:
@@ -181,7 +190,7 @@ def test_smaller_plan_within_the_bound_is_taken(
     def variant(total: int, part: float) -> Variant:
         """A plan whose recomputation takes this part of a step."""
         plan = SimpleNamespace(after=SimpleNamespace(total=total), step_seconds=1.0, overhead_seconds=part)
-        planned: Any = SimpleNamespace(plan=plan, timed=True, schedule={}, analysis=(request,))
+        planned: Any = SimpleNamespace(plan=plan, timed=True, other_seconds=0.0, schedule={}, analysis=(request,))
         return Variant(Fused(case.graph), None, planned)
 
     light, deeper = variant(100, 0.1), variant(total, part)

@@ -53,7 +53,9 @@ def test_deadline_leaves_time_for_later_work(monkeypatch: pytest.MonkeyPatch) ->
     assert until.with_room().left == 0  # of nine seconds three
     assert until.left == 1
     assert (until.rest().at, until.rest().length, until.seconds) == (until.at, 1, 9)
-    assert NEVER.rest() == NEVER
+    assert (until.rest(0.25).at, until.rest(0.25).length) == (until.at - 0.25, 0.75)
+    assert until.rest(5.0).length == 0
+    assert NEVER.rest() == NEVER.rest(1.0) == NEVER
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, step: float, **options: Any) -> echo.Plan:
