@@ -208,5 +208,9 @@ def _session(
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Returns the gradient requests of MXNet's Module: all arguments but the inputs whose shapes the user gave."""
-    return {name: "null" if name in shapes else "write" for name in symbol.list_arguments()}
+    """Returns the gradient requests of MXNet's Module: all arguments but labels and inputs whose shapes the user gave.
+
+    ``SoftmaxOutput`` and its kin make arguments ``NAME_label``, whose shapes are inferred if the user gives none.
+    """
+    names = symbol.list_arguments()
+    return {name: "null" if name in shapes or name.endswith("label") else "write" for name in names}

@@ -20,11 +20,15 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (8, 16)}
 
 
-def network(name: str = "data") -> mx.sym.Symbol:
+def network_scores(name: str = "data") -> mx.sym.Symbol:
     hidden = mx.sym.var(name)
     for layer in range(3):
         hidden = mx.sym.tanh(mx.sym.FullyConnected(hidden, num_hidden=16, name=f"fc{layer}"), name=f"tanh{layer}")
-    return mx.sym.sum(hidden)
+    return hidden
+
+
+def network(name: str = "data") -> mx.sym.Symbol:
+    return mx.sym.sum(network_scores(name))
 
 
 def test_shapes_plan_at_once() -> None:
@@ -84,6 +88,13 @@ def test_inputs_are_not_trained_unless_asked() -> None:
     assert requests == ["null", *["write"] * 6]
     asked = echo.plan(network(), **{"grad_req": "add", **SHAPES}).key.arguments
     assert {argument.request for argument in asked} == {"add"}
+
+
+def test_label_without_a_shape_is_not_trained() -> None:
+    symbol = mx.sym.SoftmaxOutput(network_scores(), name="softmax")
+    arguments = dict(zip(symbol.list_arguments(), echo.plan(symbol, **SHAPES).key.arguments))
+    assert arguments["softmax_label"].request == "null"
+    assert {name for name, argument in arguments.items() if argument.request == "null"} == {"data", "softmax_label"}
 
 
 def test_a_block_needs_the_shapes_of_its_inputs() -> None:
