@@ -245,7 +245,7 @@ def render_comparison(profiled: "Profile") -> str:
     from rich.table import Table
 
     table = Table("training with", title_justify="left")
-    for heading in ("planned MB", "of stock", "held in all, MB", "of stock", "predicted time"):
+    for heading in ("planned MB", "of stock", "all of it, MB", "of stock", "predicted time"):
         table.add_column(heading, justify="right")
     stock, *others = compared(profiled)
     for row in (stock, *others):
