@@ -6,7 +6,6 @@ import json
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Mapping
 
 from echo.errors import BudgetError, GraphError
@@ -112,13 +111,13 @@ class GraphPlan:
             UnsupportedError: jinja2 or vl-convert-python is not there.
         """
         rows = () if frontier is None else frontier.to_json()
-        Path(path).write_text(PlanReport(str(self), self.view, rows).html(title), encoding="utf-8")
+        write_in_one_step(path, PlanReport(str(self), self.view, rows).html(title))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as a JSON file in one step, with a digest by which `load` refuses a file that was edited."""
         value = self.to_json()
         text = json.dumps({"digest": _digest(value), **value}, separators=(",", ":"), allow_nan=False)
-        write_in_one_step(path, f"{text}\n".encode())
+        write_in_one_step(path, f"{text}\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> GraphPlan:

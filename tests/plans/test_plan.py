@@ -240,6 +240,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
     ("change", "message"),
     [
         ({"format": "echo-plan-2"}, "expected format echo-plan-8, got 'echo-plan-2' of another version of echo"),
+        ({"format": "echo-profile-1"}, "expected format echo-plan-8, got 'echo-profile-1'$"),
         ({"colour": "red"}, "colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),
