@@ -131,7 +131,7 @@ def number_of(option: str, text: Optional[str], words: Sequence[str] = ()) -> An
     except ValueError:
         if option == "--memory-budget":
             return text  # a size with a unit, checked by Options
-        raise OptionError(f"{option}: expected a number, got {text!r}") from None
+        raise OptionError(f"{option}: expected {', '.join(['a number', *words])} or none, got {text!r}") from None
 
 
 def bounds_of(max_overhead: str, max_time: str, memory_budget: Optional[str], max_planning: str) -> Dict[str, Any]:
@@ -186,13 +186,15 @@ def print_json(value: Any) -> None:
 
 
 def check_folders(*files: Optional[str]) -> None:
-    """Checks that the folders of files exist and are writable, before the work whose results go there.
+    """Checks that files can be written into their folders, before the work whose results go there.
 
     Raises:
-        OptionError: one does not exist, or is not writable.
+        OptionError: one cannot; the message names the reason.
     """
     for file in filter(None, files):
         folder = os.path.dirname(file) or "."
+        if os.path.isdir(file):
+            raise OptionError(f"{file} cannot be written: it is a folder")
         if not os.path.isdir(folder):
             raise OptionError(f"{file} cannot be written: there is no folder {folder}")
         if not os.access(folder, os.W_OK):

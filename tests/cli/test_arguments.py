@@ -51,7 +51,7 @@ def test_numbers_and_words() -> None:
         ("auto", "none", "50%", "10"): ("auto", None, "50%", 10.0),
     }.items():
         assert bounds_of(*words) == dict(zip(names, values))
-    with pytest.raises(OptionError, match="--max-overhead: expected a number, got 'many'"):
+    with pytest.raises(OptionError, match="--max-overhead: expected a number, auto or none, got 'many'"):
         number_of("--max-overhead", "many", ["auto"])
 
 
@@ -71,6 +71,8 @@ def test_folders_that_cannot_be_written_to_are_named(tmp_path: Path, monkeypatch
     check_folders(None, "here.json", str(tmp_path / "there.json"))
     with pytest.raises(OptionError, match=f"there is no folder {tmp_path}/none"):
         check_folders(str(tmp_path / "none" / "plan.json"))
+    with pytest.raises(OptionError, match=f"{tmp_path} cannot be written: it is a folder"):
+        check_folders(str(tmp_path))
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))  # root may write everywhere
     with pytest.raises(OptionError, match=f"nothing may be written into {tmp_path}"):
         check_folders(str(tmp_path / "plan.json"))
