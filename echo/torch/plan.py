@@ -12,6 +12,7 @@ from echo.errors import BudgetError, GraphError
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.schedule import RecomputeSchedule, steps_of
 from echo.plans.decisions import Decision
+from echo.plans.options import budget_bytes
 from echo.plans.text import Cost, Why, table_of, why
 from echo.system.files import digest_of, read_json, shortened, write_in_one_step
 from echo.system.terminal import megabytes, preserve_python_rng, size_text, text_of
@@ -167,17 +168,19 @@ class Frontier:
 
     plans: tuple[GraphPlan, ...]
 
-    def within(self, budget: int) -> GraphPlan:
-        """The fastest plan of at most ``budget`` bytes.
+    def within(self, budget: int | float | str) -> GraphPlan:
+        """The fastest plan of at most ``budget``, given as the option ``memory_budget``.
 
         Raises:
             BudgetError: there is none.
+            OptionError: the budget is neither bytes, a size nor a fraction.
         """
+        limit = budget_bytes(budget, self.plans[0].stock_bytes)
         for plan in reversed(self.plans):
-            if plan.peak_bytes <= budget:
+            if plan.peak_bytes <= limit:
                 return plan
         least = self.plans[0]
-        raise BudgetError(budget, least.peak_bytes, held_at_peak(least.graph, least.schedule), " by this graph")
+        raise BudgetError(limit, least.peak_bytes, held_at_peak(least.graph, least.schedule), " by this graph")
 
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan: bytes (``total`` at the peak, ``budget``), ``time`` as a multiple, ``overhead``, runs."""
