@@ -62,6 +62,14 @@ def test_marks_of_an_earlier_plan_are_taken_off() -> None:
         ({"policy": "magic", **SHAPES}, OptionError, "magic"),
         ({"ctx": "moon", **SHAPES}, OptionError, "ctx: expected a context of mxnet .* got 'moon'"),
         ({"type_dict": {"data": "int77"}, **SHAPES}, OptionError, "type_dict: expected a numpy type for 'data'"),
+        ({"type_dict": {"dat": "float32"}, **SHAPES}, OptionError, "type_dict: .* no array 'dat'; did you mean data"),
+        (
+            {"grad_req": {"fc_weight": "add"}, **SHAPES},
+            OptionError,
+            "grad_req: .* no array 'fc_weight'; did you mean .*fc0_weight",
+        ),
+        ({"grad_req": {"xyz": "add"}, **SHAPES}, OptionError, "grad_req: the symbol has no array 'xyz'$"),
+        ({"data": mx.nd.zeros((8, 16))}, ShapeError, r"data: expected a shape such as \(128, 50\), got [^\n]+$"),
         ({"grad_req": "null", **SHAPES}, UnsupportedError, "nothing is trained, so there is nothing to plan"),
     ],
 )
