@@ -175,14 +175,22 @@ def printable(text: str) -> str:
     )
 
 
+def _print(text: str) -> None:
+    """Prints at once, so that an error, as of a full disk, can name what was written to."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
 def say(result: object) -> None:
     """Prints a result of a command for people."""
-    print(printable(str(result)))
+    _print(printable(str(result)))
 
 
 def print_json(value: Any) -> None:
     """Prints a result of a command for programs."""
-    print(json.dumps(value, allow_nan=False))
+    _print(json.dumps(value, allow_nan=False))
 
 
 def check_folders(*files: Optional[str]) -> None:

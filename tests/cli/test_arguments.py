@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Callable
 
 import mxnet as mx
 import pytest
@@ -53,6 +56,17 @@ def test_numbers_and_words() -> None:
         assert bounds_of(*words) == dict(zip(names, values))
     with pytest.raises(OptionError, match="--max-overhead: expected a number, auto or none, got 'many'"):
         number_of("--max-overhead", "many", ["auto"])
+
+
+@pytest.mark.parametrize("write", [say, print_json])
+def test_full_standard_output_is_named(write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sys.stdout", Full())
+    with pytest.raises(OSError, match="No space left on device: 'standard output'"):
+        write("a plan")
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
