@@ -122,7 +122,8 @@ def optimize(
         policy, max_overhead, max_time, heavy, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states,
             max_planning, plan, verify: see `echo.Options`.
         ctx: the device; by default MXNet's current context. Symbols only, as the next three.
-        grad_req: as for ``simple_bind``; by default "write" for every argument whose shape is not given.
+        grad_req: as for ``simple_bind``; by default "write" for every argument but labels (``NAME_label``) and
+            those whose shapes are given.
         type_dict: types of arguments, as for ``simple_bind``.
         shapes: shapes of arguments by name, for instance of one that is named like an option.
         arrays: shapes of arguments, as keywords.

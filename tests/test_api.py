@@ -334,7 +334,10 @@ CHAIN = {
         (["plan", "{symbol}", "data=a,b"], "expected NAME=SHAPE"),
         (["plan", "{symbol}", "dta=3,4"], "dta"),
         (["plan", "{symbol}", "softmax_label=32"], "are unknown"),
-        (["plan", "{symbol}", "data=32,64", "--max-overhead", "lots"], "--max-overhead: expected a number, got 'lots'"),
+        (
+            ["plan", "{symbol}", "data=32,64", "--max-overhead", "lots"],
+            "--max-overhead: expected a number, auto or none, got 'lots'",
+        ),
         (["plan", "{symbol}", "data=32,64", "--memory-budget", "6 XB"], "memory_budget: expected whole bytes"),
         (["plan", "{symbol}", "data=32,64", "--memory-budget", "1000"], "the least that can be reached"),
         (["plan", "{symbol}", "data=32,64", "--policy", "magic"], "policy: expected one of"),

@@ -131,7 +131,7 @@ def number_of(option: str, text: Optional[str], words: Sequence[str] = ()) -> An
     except ValueError:
         if option == "--memory-budget":
             return text  # a size with a unit, checked by Options
-        raise OptionError(f"{option}: expected a number, got {text!r}") from None
+        raise OptionError(f"{option}: expected {', '.join(['a number', *words])} or none, got {text!r}") from None
 
 
 def bounds_of(max_overhead: str, max_time: str, memory_budget: Optional[str], max_planning: str) -> Dict[str, Any]:
@@ -175,24 +175,34 @@ def printable(text: str) -> str:
     )
 
 
+def _print(text: str) -> None:
+    """Prints at once, so that an error, as of a full disk, can name what was written to."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
 def say(result: object) -> None:
     """Prints a result of a command for people."""
-    print(printable(str(result)))
+    _print(printable(str(result)))
 
 
 def print_json(value: Any) -> None:
     """Prints a result of a command for programs."""
-    print(json.dumps(value, allow_nan=False))
+    _print(json.dumps(value, allow_nan=False))
 
 
 def check_folders(*files: Optional[str]) -> None:
-    """Checks that the folders of files exist and are writable, before the work whose results go there.
+    """Checks that files can be written into their folders, before the work whose results go there.
 
     Raises:
-        OptionError: one does not exist, or is not writable.
+        OptionError: one cannot; the message names the reason.
     """
     for file in filter(None, files):
         folder = os.path.dirname(file) or "."
+        if os.path.isdir(file):
+            raise OptionError(f"{file} cannot be written: it is a folder")
         if not os.path.isdir(folder):
             raise OptionError(f"{file} cannot be written: there is no folder {folder}")
         if not os.access(folder, os.W_OK):

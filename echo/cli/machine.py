@@ -25,7 +25,7 @@ from echo.kernels import kernels_library, level
 from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, alike_variable, options_from, value_of
 from echo.system.cuda import Gpu, driver, load_for
 from echo.system.files import cache_folder, cached_files
-from echo.system.terminal import size_text, text_of
+from echo.system.terminal import counted, size_text, text_of
 
 if TYPE_CHECKING:
     from echo.frontend.examine import Examined
@@ -296,7 +296,7 @@ def cache() -> Iterator[Check]:
         except KeyError:  # as in containers
             name = str(owner)
         yield _judged("cache", "owner", name, others)
-        yield Check("cache", "size", f"{len(files)} files, {size_text(sum(file.bytes for file in files))}")
+        yield Check("cache", "size", f"{counted(len(files), 'file')}, {size_text(sum(file.bytes for file in files))}")
     reason = _why_not_writable(folder)
     yield _judged("cache", "writable", not reason, reason and f"{reason}: each process measures and plans again")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 import typer
 
 from echo.cli.arguments import Json, print_json
-from echo.system.terminal import size_text
+from echo.system.terminal import counted, size_text
 
 if TYPE_CHECKING:
     from echo.system.files import CachedFile
@@ -52,10 +52,11 @@ def show(as_json: Json = False) -> None:
     if as_json:
         print_json({"folder": str(folder), "kinds": rows})
         return
-    print(f"{folder}: {sum(row['files'] for row in rows)} files, {size_text(sum(row['bytes'] for row in rows))}")
+    count, size = (sum(row[name] for row in rows) for name in ("files", "bytes"))
+    print(f"{folder}: {counted(count, 'file')}, {size_text(size)}")
     for row in rows:
         ages = f"{_age(row['newest_seconds'])} to {_age(row['oldest_seconds'])} old"
-        print(f"  {row['kind']}: {row['files']} files, {size_text(row['bytes'])}, {ages}")
+        print(f"  {row['kind']}: {counted(row['files'], 'file')}, {size_text(row['bytes'])}, {ages}")
 
 
 def clear(as_json: Json = False) -> None:
@@ -75,7 +76,7 @@ def clear(as_json: Json = False) -> None:
     if as_json:
         print_json({"folder": str(folder), "removed": count, "bytes": size})
     else:
-        print(f"{folder}: removed {count} files, {size_text(size)}")
+        print(f"{folder}: removed {counted(count, 'file')}, {size_text(size)}")
 
 
 def rows_of(files: "Sequence[CachedFile]", now: float) -> List[Dict[str, Any]]:

@@ -196,9 +196,10 @@ def _save(found: "Plan", symbol: Any, save: Optional[str], netron: Optional[str]
         found.save(save)
     if netron:
         from echo.report.export import annotated
+        from echo.system.files import write_in_one_step
 
         value = annotated(json.loads(symbol.tojson(remove_amp_cast=False)), found)
-        Path(netron).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        write_in_one_step(netron, f"{json.dumps(value, indent=1)}\n")
 
 
 # ``mxecho schedule``: a training graph of any framework within a memory budget.

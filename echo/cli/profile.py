@@ -25,7 +25,7 @@ from echo.cli.arguments import (
     say,
     shapes_of,
 )
-from echo.errors import OptionError
+from echo.errors import GraphError, OptionError
 from echo.system.terminal import megabytes, text_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,10 @@ def _saved_profile(path: str, options: Dict[str, Any]) -> "Profile":
     from echo.report.profile import Profile
 
     check_unused(options, _PLANNING, "is for a symbol: expected shapes of its inputs, as data=128,50")
-    return Profile.load(path)
+    try:
+        return Profile.load(path)
+    except GraphError as error:
+        raise GraphError(f"{error}; to profile a symbol, add shapes of its inputs, as data=128,50") from error
 
 
 def _write(profiled: "Profile", files: Mapping[str, Optional[str]], title: str, layer: Any) -> None:
@@ -245,7 +248,7 @@ def render_comparison(profiled: "Profile") -> str:
     from rich.table import Table
 
     table = Table("training with", title_justify="left")
-    for heading in ("planned MB", "of stock", "held in all, MB", "of stock", "predicted time"):
+    for heading in ("planned MB", "of stock", "all of it, MB", "of stock", "predicted time"):
         table.add_column(heading, justify="right")
     stock, *others = compared(profiled)
     for row in (stock, *others):

@@ -168,7 +168,7 @@ class Variant:
         runs = sum(max(1, len(splits_of(mark))) for mark in marks)
         text = (
             f"{counted(len(marks), 'compute-heavy operator')} recomputed, in {counted(runs, 'run')}, which saves "
-            f"{size_text(saved)} more for {1e3 * seconds:.3g} ms a step (heavy='never' leaves that)"
+            f"{size_text(saved)} more for {1e3 * seconds:.3g} ms a step (heavy='never' avoids it)"
         )
         assert self.planned is not None
         plan = replace(self.plan, notes=(*self.plan.notes, Note(text)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple, TypeVar
 
 from echo.errors import BudgetError, OptionError
+from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
 from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
 
@@ -26,18 +27,20 @@ class Frontier:
     plans: tuple[Plan, ...]
     budgets: tuple[int, ...]
 
-    def within(self, budget: int) -> Plan:
-        """The fastest plan whose executor holds at most ``budget`` bytes.
+    def within(self, budget: int | float | str) -> Plan:
+        """The fastest plan whose executor holds at most ``budget``, given as the option ``memory_budget``.
 
         Raises:
             BudgetError: there is none.
+            OptionError: the budget is neither bytes, a size nor a fraction.
         """
+        limit = budget_bytes(budget, self.plans[0].before.total)
         for plan in reversed(self.plans):
-            if plan.after.total <= budget:
+            if plan.after.total <= limit:
                 return plan
         least = self.plans[0].after
         held = ", ".join(f"{kind} {size_text(size)}" for kind, size in least.static.items() if size)
-        raise BudgetError(budget, least.total, held)
+        raise BudgetError(limit, least.total, held)
 
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan.

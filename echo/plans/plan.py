@@ -7,7 +7,6 @@ import json
 import logging
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
 from echo.errors import GraphError
@@ -29,7 +28,7 @@ from echo.plans.decisions import (
 )
 from echo.plans.key import PlanKey
 from echo.plans.text import Alternatives, Cost, NotFused, Why, render, why
-from echo.system.files import digest_of, read_json
+from echo.system.files import digest_of, read_json, write_in_one_step
 from echo.system.terminal import counted, preformatted, preserve_python_rng, size_text
 from echo.system.threads import Lock
 
@@ -263,10 +262,10 @@ class Plan:
             raise GraphError(f"not a plan: {_reason(error)}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan as a JSON file, with a digest by which `load` refuses a file that was edited."""
+        """Writes the plan as a JSON file in one step, with a digest by which `load` refuses a file that was edited."""
         value = self.to_json()
         text = json.dumps({"digest": _digest(value), **value}, indent=1, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write_in_one_step(path, f"{text}\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
@@ -295,7 +294,9 @@ _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 def _read(value: Any) -> Plan:
     """The plan in a JSON value; one of `_UNREADABLE`, or a GraphError, where there is none."""
     if value["format"] != FORMAT:
-        raise GraphError(f"expected format {FORMAT}, got {value['format']!r} of another version of echo")
+        is_other = str(value["format"]).startswith(FORMAT.rstrip("0123456789"))
+        which = " of another version of echo" if is_other else ""
+        raise GraphError(f"expected format {FORMAT}, got {value['format']!r}{which}")
     values = {key: item for key, item in value.items() if key != "format"}
     values["decisions"] = tuple(map(decisions.read_decision, values["decisions"]))
     values.update({name: decisions.read_memory(name, values[name]) for name in ("before", "after")})

@@ -201,6 +201,8 @@ def why(
     alternatives: Alternatives | None,
 ) -> Why | NotFused:
     """See `echo.plans.plan.Plan.why`: the answer from a plan's decisions, its near-misses and its cost."""
+    if not isinstance(name, str):
+        raise OptionError(f"why: expected the name of a feature map, got {type(name).__name__}")
     nodes = {name, name.rpartition(":")[0]}
     missed = tuple(
         (missed_fusion.pattern, missed_fusion.reason) for missed_fusion in near_misses if missed_fusion.name in nodes

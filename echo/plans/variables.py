@@ -73,9 +73,13 @@ def warn_of_misspelt(warn: Callable[[str], object]) -> None:
 
 
 def alike_variable(name: str) -> str:
-    """Returns the variable that is meant by a name with some letters wrong; empty if none is."""
+    """Returns the variable that is meant by a name with some letters wrong or a word left out; empty if none is."""
     import difflib  # not at each start
 
+    part = name[len(_PREFIX) - 1 :]
+    longer = [variable for variable in VARIABLES if len(part) >= _PART and part in variable]
+    if longer:
+        return longer[0]
     return next(iter(difflib.get_close_matches(name, VARIABLES, 1, _ALIKE)), "")
 
 
@@ -218,6 +222,7 @@ RECORD_VARIABLE = "ECHO_RECORD"  # `echo.instrument.recording`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 _PREFIX = "ECHO_"
 _LEVELS = ("avx512", "avx2", "portable")
+_PART = 5  # characters, with the "_" before, of a part of a variable that is meant
 _ALIKE = 0.75  # of the letters of a variable that is meant
 # variables of release candidates, and what takes their place
 RENAMED = {

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import Any, Iterator, Mapping
 
 from echo.errors import GraphError
@@ -15,6 +14,7 @@ from echo.plans.decisions import Decision
 from echo.plans.plan import Plan
 from echo.report.profile import Profile
 from echo.report.usage import ALWAYS, Tensor, Usage
+from echo.system.files import write_in_one_step
 from echo.system.terminal import MB
 
 # A profile as a trace for https://ui.perfetto.dev and chrome://tracing: operators in their order, bytes as counters.
@@ -29,7 +29,7 @@ _MOST_LARGEST = 5
 def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
     """Writes the trace as JSON; each graph of the profile is a process of it."""
     text = json.dumps(trace(profile), separators=(",", ":"), allow_nan=False)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    write_in_one_step(path, f"{text}\n")
 
 
 def trace(profile: Profile) -> dict[str, Any]:
@@ -85,7 +85,7 @@ _ALIGNED = 512  # bytes, as PyTorch's allocator rounds
 
 def save_torch_snapshot(profile: Profile, path: str | os.PathLike[str]) -> None:
     """Writes the snapshot; the page asks for the "Active Memory Timeline" of a device, one a graph of the profile."""
-    Path(path).write_bytes(pickle.dumps(snapshot(profile), _PROTOCOL))
+    write_in_one_step(path, pickle.dumps(snapshot(profile), _PROTOCOL))
 
 
 def snapshot(profile: Profile) -> dict[str, Any]:

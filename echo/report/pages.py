@@ -33,6 +33,7 @@ from echo.report.charts import (
 from echo.report.predicted_peaks import of_symbol
 from echo.report.text import more_memory, render
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, Profiled, Usage, layer_of
+from echo.system.files import write_in_one_step
 from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
 
 
@@ -253,7 +254,7 @@ def rendered(
 
 def save_page(profile: Profiled, path: str | os.PathLike[str], title: str = "", layer: Layer = layer_of) -> None:
     """Writes the page into a file; see `html`."""
-    Path(path).write_text(html(profile, title, layer), encoding="utf-8")
+    write_in_one_step(path, html(profile, title, layer))
 
 
 def _charts(profile: Profiled, layer: Layer) -> Mapping[str, Any]:
@@ -358,9 +359,9 @@ def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -
         convert = module_of("vl_convert")
         spec = make()
         if ending == ".svg":
-            Path(path).write_text(convert.vegalite_to_svg(spec, vl_version=VEGA_LITE), encoding="utf-8")
+            write_in_one_step(path, convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
         else:
-            Path(path).write_bytes(convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=_SCALE))
+            write_in_one_step(path, convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=_SCALE))
 
 
 def _both(profile: Profiled, title: str, layer: Layer) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class PredictedPeaks:
     time: float | None = None
 
     def __str__(self) -> str:
-        words = "instead of" if self.echo.total < self.stock.total else "and"
+        words = "instead of" if self.echo.total < self.stock.total else "with echo,"
         return f"{size_text(self.echo.total)} {words} {size_text(self.stock.total)} without echo"
 
     def to_json(self) -> dict[str, dict[str, int]]:

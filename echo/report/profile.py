@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Mapping
 
 from echo.errors import GraphError
 from echo.plans.plan import Plan
 from echo.report.segment import Segment
 from echo.report.usage import STOCK, Usage, from_columns, to_columns
-from echo.system.files import read_json
+from echo.system.files import read_json, write_in_one_step
 from echo.system.terminal import preserve_python_rng
 
 FORMAT = "echo-profile-1"
@@ -90,13 +89,15 @@ class Profile:
             plan, rows = Plan.from_json(value["plan"]), tuple(map(_read_point, value["frontier"]))
             segment = Segment.from_json(value["segment"]) if value.get("segment") else None
             return Profile(usages, plan, str(value["device"]), versions, rows, segment)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        except KeyError as error:
+            raise GraphError(f"it lacks {error}") from error
+        except (IndexError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not a profile: {type(error).__name__}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the profile as a JSON file."""
+        """Writes the profile as a JSON file in one step."""
         text = json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write_in_one_step(path, f"{text}\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:

@@ -116,7 +116,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
     except TypeError:
         sizes = None
     if sizes is None:
-        raise ShapeError(f"{name}: expected a shape such as (128, 50), got {value!r}")
+        raise ShapeError(f"{name}: expected a shape such as (128, 50), got {shortened(' '.join(repr(value).split()))}")
     if max(math.prod(sizes), *sizes, 0) >= _MOST_ELEMENTS:
         raise ShapeError(f"{name}: expected a shape of less than 2**31 elements, got {shortened(repr(value))}")
     return sizes
@@ -187,6 +187,15 @@ def _context(ctx: Any) -> mx.Context:
         raise OptionError(f"ctx: expected a context of mxnet such as mx.cpu() or 'cpu', got {ctx!r}") from None
 
 
+def _check_names(option: str, given: Any, symbol: Symbol) -> None:
+    """Raises `OptionError` for a name in a mapping that no array of the symbol has."""
+    names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in names:
+            question = did_you_mean(str(name), names)
+            raise OptionError(f"{option}: the symbol has no array {name!r}{'; ' if question else ''}{question}")
+
+
 def _check_types(types: Any) -> None:
     for name, dtype in (types or {}).items():
         try:
@@ -199,6 +208,8 @@ def _session(
     symbol: Symbol, graph: Graph, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]
 ) -> Callable[[], MxnetFramework]:
     grad_req = bind.get("grad_req", _default_grad_req(symbol, shapes))
+    _check_names("grad_req", grad_req, symbol)
+    _check_names("type_dict", bind.get("type_dict"), symbol)
     _check_types(bind.get("type_dict"))
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
@@ -208,5 +219,9 @@ def _session(
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Returns the gradient requests of MXNet's Module: all arguments but the inputs whose shapes the user gave."""
-    return {name: "null" if name in shapes else "write" for name in symbol.list_arguments()}
+    """Returns the gradient requests of MXNet's Module: all arguments but labels and inputs whose shapes the user gave.
+
+    ``SoftmaxOutput`` and its kin make arguments ``NAME_label``, whose shapes are inferred if the user gives none.
+    """
+    names = symbol.list_arguments()
+    return {name: "null" if name in shapes or name.endswith("label") else "write" for name in names}

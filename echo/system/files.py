@@ -113,16 +113,39 @@ def read_json(path: str | os.PathLike[str], strict: bool = True) -> Any:
     return value
 
 
-def write_in_one_step(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file that the user names: a reader sees the old content or the new one, with the mode of a new file.
+def write_in_one_step(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Writes a file that the user names: a reader sees the old content or the new one, also if the disk is full.
+
+    A symbolic link stays, and the file that it leads to is replaced, with its mode. Devices and FIFOs are written to.
 
     Raises:
-        OSError: the folder is read-only or full.
+        OSError: the folder is read-only or full; the error names ``path``.
     """
-    target = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        _replace_by(Path(os.path.realpath(path)), data) if _is_replaced(path) else Path(path).write_bytes(data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
+
+
+def _is_replaced(path: str | os.PathLike[str]) -> bool:
+    """Whether another file can replace the path: not a device, and not /dev/stdout even if it leads to a file."""
+    if os.path.abspath(path).startswith(("/dev/", "/proc/")) or not os.access(
+        os.path.dirname(os.path.realpath(path)), os.W_OK
+    ):
+        return False
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def _replace_by(target: Path, content: bytes) -> None:
     unfinished = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
         unfinished.write_bytes(content)
+        with contextlib.suppress(OSError):
+            unfinished.chmod(stat.S_IMODE(target.stat().st_mode))
         os.replace(unfinished, target)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -6,13 +6,13 @@ import json
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Mapping
 
 from echo.errors import BudgetError, GraphError
 from echo.estimators.storage_planner import Evaluation
 from echo.ir.schedule import RecomputeSchedule, steps_of
 from echo.plans.decisions import Decision
+from echo.plans.options import budget_bytes
 from echo.plans.text import Cost, Why, table_of, why
 from echo.system.files import digest_of, read_json, shortened, write_in_one_step
 from echo.system.terminal import megabytes, preserve_python_rng, size_text, text_of
@@ -112,13 +112,13 @@ class GraphPlan:
             UnsupportedError: jinja2 or vl-convert-python is not there.
         """
         rows = () if frontier is None else frontier.to_json()
-        Path(path).write_text(PlanReport(str(self), self.view, rows).html(title), encoding="utf-8")
+        write_in_one_step(path, PlanReport(str(self), self.view, rows).html(title))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as a JSON file in one step, with a digest by which `load` refuses a file that was edited."""
         value = self.to_json()
         text = json.dumps({"digest": _digest(value), **value}, separators=(",", ":"), allow_nan=False)
-        write_in_one_step(path, f"{text}\n".encode())
+        write_in_one_step(path, f"{text}\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> GraphPlan:
@@ -168,17 +168,19 @@ class Frontier:
 
     plans: tuple[GraphPlan, ...]
 
-    def within(self, budget: int) -> GraphPlan:
-        """The fastest plan of at most ``budget`` bytes.
+    def within(self, budget: int | float | str) -> GraphPlan:
+        """The fastest plan of at most ``budget``, given as the option ``memory_budget``.
 
         Raises:
             BudgetError: there is none.
+            OptionError: the budget is neither bytes, a size nor a fraction.
         """
+        limit = budget_bytes(budget, self.plans[0].stock_bytes)
         for plan in reversed(self.plans):
-            if plan.peak_bytes <= budget:
+            if plan.peak_bytes <= limit:
                 return plan
         least = self.plans[0]
-        raise BudgetError(budget, least.peak_bytes, held_at_peak(least.graph, least.schedule), " by this graph")
+        raise BudgetError(limit, least.peak_bytes, held_at_peak(least.graph, least.schedule), " by this graph")
 
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan: bytes (``total`` at the peak, ``budget``), ``time`` as a multiple, ``overhead``, runs."""

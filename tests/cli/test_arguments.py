@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Callable
 
 import mxnet as mx
 import pytest
@@ -51,8 +54,19 @@ def test_numbers_and_words() -> None:
         ("auto", "none", "50%", "10"): ("auto", None, "50%", 10.0),
     }.items():
         assert bounds_of(*words) == dict(zip(names, values))
-    with pytest.raises(OptionError, match="--max-overhead: expected a number, got 'many'"):
+    with pytest.raises(OptionError, match="--max-overhead: expected a number, auto or none, got 'many'"):
         number_of("--max-overhead", "many", ["auto"])
+
+
+@pytest.mark.parametrize("write", [say, print_json])
+def test_full_standard_output_is_named(write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sys.stdout", Full())
+    with pytest.raises(OSError, match="No space left on device: 'standard output'"):
+        write("a plan")
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +85,8 @@ def test_folders_that_cannot_be_written_to_are_named(tmp_path: Path, monkeypatch
     check_folders(None, "here.json", str(tmp_path / "there.json"))
     with pytest.raises(OptionError, match=f"there is no folder {tmp_path}/none"):
         check_folders(str(tmp_path / "none" / "plan.json"))
+    with pytest.raises(OptionError, match=f"{tmp_path} cannot be written: it is a folder"):
+        check_folders(str(tmp_path))
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))  # root may write everywhere
     with pytest.raises(OptionError, match=f"nothing may be written into {tmp_path}"):
         check_folders(str(tmp_path / "plan.json"))

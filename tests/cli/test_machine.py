@@ -77,7 +77,7 @@ def test_cache_facts_count_own_files_alone(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "another users").write_bytes(bytes(3 << 20))
     checks = by_name(machine.cache())
     assert checks["folder"].value == str(tmp_path) == str(cache_folder())
-    assert checks["size"].value == "1 files, 3.1 MB"
+    assert checks["size"].value == "1 file, 3.1 MB"
     assert checks["writable"].value is True
     assert {check.state for check in checks.values()} == {FINE}
     assert len(list(tmp_path.iterdir())) == 2, "nothing else is left"

@@ -25,8 +25,8 @@ def test_bad_shapes_are_one_line(tmp_path: Path, shape: str, capsys: pytest.Capt
     check_line(["plan", str(tmp_path / "file.json"), shape], capsys, 2)
 
 
-def test_a_plan_that_cannot_be_saved_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check_line(["plan", network(tmp_path), *SHAPES, "--no-fuse", "--save", str(tmp_path)], capsys)
+def test_plan_saved_to_a_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_line(["plan", network(tmp_path), *SHAPES, "--no-fuse", "--save", str(tmp_path)], capsys, 2)
 
 
 def test_fuse_is_an_option_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,6 +115,11 @@ def test_a_profile_of_another_version_is_one_line(tmp_path: Path, capsys: pytest
     assert "expected format echo-profile-1, got 'echo-profile-0'" in check_line(["profile", str(saved)], capsys)
 
 
+def test_symbol_without_shapes_is_told_to_add_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = check_line(["profile", network(tmp_path)], capsys)
+    assert "is not a profile: it lacks 'format'; to profile a symbol, add shapes of its inputs, as data=128,50" in line
+
+
 def test_all_graphs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["profile", network(tmp_path), *SHAPES, "--compare", "--no-fuse", "--max-overhead", "none"]
     assert main.main([*words, "--json"]) == 0

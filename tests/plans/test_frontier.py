@@ -13,10 +13,11 @@ from benchmarks.models import SMALL
 from echo.errors import BudgetError
 from echo.frontend.framework import MxnetFramework
 from echo.ir.schedule import RecomputeSchedule
-from echo.plans.frontier import frontier
+from echo.plans.frontier import Frontier, frontier
 from echo.plans.plan import Plan
 from echo.policies.problem import Problem
 from echo.policies.search import Search
+from tests.plans.test_plan import plan
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -48,6 +49,20 @@ def test_the_fastest_within_a_budget(curve: Any) -> None:
     assert curve.within(second.after.total - 1) is curve.plans[0]
     with pytest.raises(echo.BudgetError, match=f"least that can be reached is {curve.plans[0].after.total:,} bytes"):
         curve.within(curve.plans[0].after.total - 1)
+
+
+@pytest.mark.parametrize("budget", [170 * 10**6, "170MB", "50%", 0.5])
+def test_budget_of_a_curve_is_given_as_the_option(budget: int | float | str) -> None:
+    small, fast = plan(), replace(plan(), after=plan().before, overhead_seconds=0.0)
+    curve = Frontier((small, fast), (small.after.total, fast.after.total))
+    assert curve.within(budget) is small
+    assert curve.within("100%") is fast
+
+
+@pytest.mark.parametrize("budget", [0, -1, "6XB", None, float("nan")])
+def test_budget_of_a_curve_that_makes_no_sense_raises_option_error(budget: Any) -> None:
+    with pytest.raises(echo.OptionError, match="memory_budget: expected whole bytes, a size such as '6GB'"):
+        Frontier((plan(),), (1,)).within(budget)
 
 
 @pytest.mark.slow
@@ -125,22 +140,22 @@ def test_budgets_that_are_missed_are_left_out() -> None:
     """A search that is cut off may miss a budget above the least."""
     full = echo.plan(MODEL.symbol, policy="none", fuse=False, **MODEL.shapes)
 
-    def plan(budget: int) -> Plan:
+    def planned(budget: int) -> Plan:
         most = full.before.total
         if budget < most // 2 or most * 0.6 < budget < most * 0.8:
             raise BudgetError(budget, most // 2 - 100, "weights")
         return replace(full, after=replace(full.before, planned=full.before.planned - (most - min(budget, most))),
                        overhead_seconds=1.0 - budget / most)  # fmt: skip
 
-    plans = frontier(plan, 6).plans
+    plans = frontier(planned, 6).plans
     assert plans[0].after.total >= full.before.total // 2
     assert not [each for each in plans if 0.6 < each.after.total / full.before.total < 0.8]
     assert len(plans) >= 3
 
 
 def test_not_even_the_original_graphs_bytes_are_met() -> None:
-    def plan(budget: int) -> Plan:
+    def planned(budget: int) -> Plan:
         raise BudgetError(budget, 1000, "weights")
 
     with pytest.raises(BudgetError):
-        frontier(plan, 3)
+        frontier(planned, 3)

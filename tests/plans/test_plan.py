@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import pytest
 
-from echo.errors import GraphError
+from echo.errors import GraphError, OptionError
 from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, MissedFusion, Note, NoteKind
 from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan, StepTime
@@ -99,6 +99,11 @@ def test_plan_that_changes_nothing() -> None:
     found = plan(decisions=(), after=before, applied="none", overhead_seconds=0.0, recomputed_nodes=0)
     assert found.changes_nothing
     assert "(-0 %), +0.0 % time, 0 feature maps" in found.summary()
+
+
+def test_why_of_a_decision_instead_of_a_name_raises_option_error() -> None:
+    with pytest.raises(OptionError, match="why: expected the name of a feature map, got Decision"):
+        plan().why(plan().decisions[0])  # type: ignore[arg-type]
 
 
 def test_remarks_say_first_why_nothing_changes_and_what_failed() -> None:
@@ -240,6 +245,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
     ("change", "message"),
     [
         ({"format": "echo-plan-2"}, "expected format echo-plan-8, got 'echo-plan-2' of another version of echo"),
+        ({"format": "echo-profile-1"}, "expected format echo-plan-8, got 'echo-profile-1'$"),
         ({"colour": "red"}, "colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),

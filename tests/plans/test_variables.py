@@ -95,6 +95,18 @@ def test_old_variable_raises_error_that_names_the_new_one(name: str) -> None:
     assert options_from({name: ""}) == Options()
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ECHO_BUDGET", "ECHO_MEMORY_BUDGET"),
+        ("ECHO_OVERHEAD", "ECHO_MAX_OVERHEAD"),
+        ("ECHO_MEMRY_BUDGET", "ECHO_MEMORY_BUDGET"),
+    ],
+)
+def test_variable_with_a_word_left_out_is_told_the_one_that_has_it(name: str, meant: str) -> None:
+    assert misspelt({name: "1"}) == [f"{name} is no variable of echo's and changes nothing: did you mean {meant}?"]
+
+
 def test_plan_of_another_version_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "old.json").write_text('{"digest": "", "format": "echo-plan-7"}')
     assert options_from({"ECHO_PLAN": str(tmp_path / "old.json")}).plans == ()

@@ -55,7 +55,7 @@ def test_executor_adds_planned_memory_states_and_code_to_what_is_held() -> None:
 def test_plan_that_saves_less_than_echo_takes_is_told_without_a_promise() -> None:
     given = run_by(Runner.EXECUTOR)
     found = predict_peaks(replace(given, after=given.before), Process(held=200 * MB))
-    assert str(found) == "571 MB and 561 MB without echo"
+    assert str(found) == "571 MB with echo, 561 MB without echo"
 
 
 def test_arrays_to_come_are_counted_once() -> None:

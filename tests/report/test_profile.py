@@ -59,7 +59,7 @@ def _with(new: Any, *keys: str) -> Callable[[dict[str, Any]], None]:
         (_with("echo-profile-0", "format"), "expected format echo-profile-1, got 'echo-profile-0'"),
         (_without("format"), "not a profile"),
         (_without("usages", "stock"), "expected the usage 'stock', got echo, mirror"),
-        (_without("usages", "echo", "planned"), "KeyError: 'planned'"),
+        (_without("usages", "echo", "planned"), "it lacks 'planned'"),
         (_with(-1, "usages", "echo", "planned"), "planned: expected a number of bytes, got -1"),
         (_with(True, "usages", "echo", "planned"), "planned: expected a number of bytes, got True"),
         (_with({"x": 0.5}, "usages", "echo", "beside"), "beside x: expected a number of bytes"),

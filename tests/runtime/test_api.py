@@ -20,11 +20,15 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (8, 16)}
 
 
-def network(name: str = "data") -> mx.sym.Symbol:
+def network_scores(name: str = "data") -> mx.sym.Symbol:
     hidden = mx.sym.var(name)
     for layer in range(3):
         hidden = mx.sym.tanh(mx.sym.FullyConnected(hidden, num_hidden=16, name=f"fc{layer}"), name=f"tanh{layer}")
-    return mx.sym.sum(hidden)
+    return hidden
+
+
+def network(name: str = "data") -> mx.sym.Symbol:
+    return mx.sym.sum(network_scores(name))
 
 
 def test_shapes_plan_at_once() -> None:
@@ -58,6 +62,14 @@ def test_marks_of_an_earlier_plan_are_taken_off() -> None:
         ({"policy": "magic", **SHAPES}, OptionError, "magic"),
         ({"ctx": "moon", **SHAPES}, OptionError, "ctx: expected a context of mxnet .* got 'moon'"),
         ({"type_dict": {"data": "int77"}, **SHAPES}, OptionError, "type_dict: expected a numpy type for 'data'"),
+        ({"type_dict": {"dat": "float32"}, **SHAPES}, OptionError, "type_dict: .* no array 'dat'; did you mean data"),
+        (
+            {"grad_req": {"fc_weight": "add"}, **SHAPES},
+            OptionError,
+            "grad_req: .* no array 'fc_weight'; did you mean .*fc0_weight",
+        ),
+        ({"grad_req": {"xyz": "add"}, **SHAPES}, OptionError, "grad_req: the symbol has no array 'xyz'$"),
+        ({"data": mx.nd.zeros((8, 16))}, ShapeError, r"data: expected a shape such as \(128, 50\), got [^\n]+$"),
         ({"grad_req": "null", **SHAPES}, UnsupportedError, "nothing is trained, so there is nothing to plan"),
     ],
 )
@@ -84,6 +96,13 @@ def test_inputs_are_not_trained_unless_asked() -> None:
     assert requests == ["null", *["write"] * 6]
     asked = echo.plan(network(), **{"grad_req": "add", **SHAPES}).key.arguments
     assert {argument.request for argument in asked} == {"add"}
+
+
+def test_label_without_a_shape_is_not_trained() -> None:
+    symbol = mx.sym.SoftmaxOutput(network_scores(), name="softmax")
+    arguments = dict(zip(symbol.list_arguments(), echo.plan(symbol, **SHAPES).key.arguments))
+    assert arguments["softmax_label"].request == "null"
+    assert {name for name, argument in arguments.items() if argument.request == "null"} == {"data", "softmax_label"}
 
 
 def test_a_block_needs_the_shapes_of_its_inputs() -> None:

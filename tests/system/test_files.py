@@ -27,7 +27,6 @@ from echo.system.files import (
     read_json,
     read_own,
     shortened,
-    write_in_one_step,
 )
 from echo.system.threads import ONCE
 
@@ -110,21 +109,6 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "file").write_text("1234")
     with pytest.raises(UntrustedError, match="expected at most 3 bytes"):
         read_json(tmp_path / "file")
-
-
-def test_file_is_written_in_one_step_or_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "plan.json"
-    write_in_one_step(path, b"old")
-    write_in_one_step(str(path), b"new")
-    assert path.read_bytes() == b"new"
-
-    def full(*_: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="no space left"):
-        write_in_one_step(path, b"newer")
-    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("plan.json", b"new")]
 
 
 def test_digests_tell_purposes_and_contents_apart() -> None:
