@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, field, fields
 from json.encoder import encode_basestring as _quoted
@@ -104,6 +105,21 @@ class Graph:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @staticmethod
+    def of(
+        nodes: Sequence[Node],
+        heads: Iterable[Entry],
+        counts: Iterable[int] | None = None,
+        attrs: Mapping[str, Any] = VERSION,
+    ) -> Graph:
+        """Returns the graph of these nodes, all of whose variables are arguments.
+
+        ``counts`` are their numbers of outputs, by default one each.
+        """
+        arguments = tuple(number for number, node in enumerate(nodes) if node.is_variable)
+        ends = itertools.accumulate([1] * len(nodes) if counts is None else counts)
+        return Graph(tuple(nodes), tuple(heads), arguments, (0, *ends), attrs)
 
     def __str__(self) -> str:
         lines = [f"graph of {len(self.nodes)} nodes"]
