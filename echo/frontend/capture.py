@@ -21,7 +21,7 @@ from echo import native
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.mxnet_settings import silenced, unfused, unlogged
 from echo.frontend.symbols import Binding, numbered_symbol
-from echo.ir.graph import VARIABLE, Entry, Graph
+from echo.ir.graph import VARIABLE, Entry, Graph, walk
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TensorType, TrainingNode, tensor_type
 from echo.system.process import trim, trim_after
@@ -238,7 +238,8 @@ def graph_in(captured: Mapping[str, Any], original: Graph) -> TrainingGraph:
     _check_order(nodes, original)
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(original.heads)
-    forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
+    heads = (entry.node for entry in outputs[:num_forward])
+    forward = set(walk(heads, lambda at: (*(entry.node for entry in nodes[at].inputs), *nodes[at].control_deps)))
     return TrainingGraph(
         nodes=tuple([_captured_node(node, number in forward, original) for number, node in enumerate(nodes)]),
         outputs=outputs,
@@ -255,17 +256,6 @@ def _check_order(nodes: list[_Node], original: Graph) -> None:
             [original.nodes[number].name for number in numbers] for numbers in (original.arg_nodes, bound_order)
         )
         raise GraphError(f"MXNet binds the arguments in another order: expected {expected}, got {got}")
-
-
-def _reachable(nodes: list[_Node], roots: list[int]) -> set[int]:
-    seen, stack = set(roots), list(roots)
-    while stack:
-        node = nodes[stack.pop()]
-        for below in (*(entry.node for entry in node.inputs), *node.control_deps):
-            if below not in seen:
-                seen.add(below)
-                stack.append(below)
-    return seen
 
 
 def _captured_node(node: _Node, forward: bool, original: Graph) -> TrainingNode:

@@ -6,7 +6,7 @@ import itertools
 import json
 from dataclasses import dataclass, field, fields
 from json.encoder import encode_basestring as _quoted
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientReads, GradientRule, own_inputs
@@ -345,6 +345,18 @@ def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Ma
         read = own_inputs(*(position if bit == "1" else first for position, bit in enumerate(bits)))
         kernel_attrs[GRADIENT_ATTRIBUTE] = GradientRule(f"_backward_{op}", f"_backward_{op}", read).text
     return Node(op, name, tuple(entry for entry in inputs if entry is not None), attrs={**attrs, **kernel_attrs})
+
+
+def walk(starts: Iterable[int], following: Callable[[int], Iterable[int]]) -> Iterator[int]:
+    """Yields these nodes and all that follow from them, by number, each once."""
+    waiting = list(dict.fromkeys(starts))
+    seen = set(waiting)
+    while waiting:
+        number = waiting.pop()
+        yield number
+        new = [after for after in dict.fromkeys(following(number)) if after not in seen]
+        seen.update(new)
+        waiting += new
 
 
 def num_outputs(node: Node) -> int:

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Container, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, walk
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TrainingNode
@@ -220,15 +220,12 @@ class _Builder:
 
         They run in the order of the forward pass: depth-first, from input to input, more would be alive at once.
         """
-        needed = {entry.node for entry in entries if self.missing(entry, position)}
-        below = list(needed)
-        while below:
-            for entry in self.training.nodes[below.pop()].inputs:
-                if entry.node not in needed and self.missing(entry, position):
-                    needed.add(entry.node)
-                    below.append(entry.node)
+
+        def missing(entries: Iterable[Entry]) -> list[int]:
+            return [entry.node for entry in entries if self.missing(entry, position)]
+
         before: tuple[int, ...] = ()
-        for node in sorted(needed):
+        for node in sorted(walk(missing(entries), lambda number: missing(self.training.nodes[number].inputs))):
             before = (self.add_clone(node, position, before),)
 
     def add_clone(self, number: int, position: int, before: tuple[int, ...]) -> int:

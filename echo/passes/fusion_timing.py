@@ -82,7 +82,6 @@ class _Made:
         """Returns the sample's entry for one that the fusion reads; those of the fusion's own nodes stay."""
         return self.put(entry) if entry.node >= 0 else entry
 
-
     def _is_read(self, entry: Entry) -> bool:
         node = self._view.node(entry)
         inside = entry.node in self._fusion.replaced or node.op in _PACKING

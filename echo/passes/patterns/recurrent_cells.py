@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Iterator, Mapping, NamedTuple
 
-from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.graph import Entry, Node, fused_node, walk
 from echo.passes.patterns.graph_view import (
     ACTIVATED,
     ADD,
@@ -112,15 +112,8 @@ def _products(view: View, state: Entry) -> Iterator[tuple[Entry, Entry]]:
 
 def _reads(view: View, entry: Entry, number: int) -> bool:
     """Whether an entry is computed from the outputs of a node."""
-    seen, above = set(), [entry.node]
-    while above:
-        at = above.pop()
-        if at == number:
-            return True
-        if at > number and at not in seen:
-            seen.add(at)
-            above += [source.node for source in view.graph.nodes[at].inputs]
-    return False
+    nodes = view.graph.nodes
+    return number in walk([entry.node], lambda at: [e.node for e in nodes[at].inputs if e.node >= number])
 
 
 def _gates(view: View, cell: _Cell, name: str) -> _Gates:

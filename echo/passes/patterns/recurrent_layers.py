@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable, Mapping, NamedTuple, Sequence
 
-from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.graph import Entry, Node, fused_node, walk
 from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import ACTIVATED, ADD, MUL, Fusion, Pattern, View, local, pairs, split_attrs
 from echo.passes.patterns.recurrent_cells import GRU_CELL, LSTM_CELL
@@ -178,18 +178,12 @@ def _feeds_back(view: View, steps: list[_LayerStep]) -> bool:
     """Whether the input of a step depends on a state, as in a decoder whose input is the last step's attention."""
     inside = {node for step in steps for node in step.nodes}
     first = min(inside)
-    seen: set[int] = set()
-    below = [step.x.node for step in steps]
-    while below:
-        number = below.pop()
-        if number in inside:
-            return True
-        if number < first or number in seen:
-            continue
-        seen.add(number)
+
+    def below(number: int) -> list[int]:
         node = view.graph.nodes[number]
-        below += [entry.node for entry in node.inputs] + list(node.control_deps)
-    return False
+        return [read for read in (*(entry.node for entry in node.inputs), *node.control_deps) if read >= first]
+
+    return not inside.isdisjoint(walk((step.x.node for step in steps), below))
 
 
 def _is_reversed(inputs: list[Entry]) -> bool:

@@ -99,7 +99,6 @@ def _depth_first(heads: Sequence[_Key], moved: _Moved) -> Iterator[_Key | None]:
                 stack.extend(reversed(waiting))
 
 
-
 # Steps that one layer splits apart and the next puts together again: both then share one array.
 
 NAME = "steps"

@@ -8,7 +8,7 @@ from functools import reduce
 from math import gcd
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, walk
 from echo.ir.schedule import RecomputeSchedule, steps_of
 from echo.ir.training_node import TrainingNode
 from echo.policies.problem import Problem
@@ -282,14 +282,11 @@ class _Reads:
 
     def _reachable(self, reads: Iterable[Entry]) -> list[int]:
         """The nodes that may have to be recomputed for a backward node, in order."""
-        reachable: set[int] = set()
-        below = [entry.node for entry in reads if entry in self.again]
-        while below:
-            number = below.pop()
-            if number not in reachable:
-                reachable.add(number)
-                below += [entry.node for entry in self._read_by(self.training.nodes[number]) if entry in self.again]
-        return sorted(reachable)
+
+        def among(reads: Iterable[Entry]) -> list[int]:
+            return [entry.node for entry in reads if entry in self.again]
+
+        return sorted(walk(among(reads), lambda number: among(self._read_by(self.training.nodes[number]))))
 
     def standing(self, number: int) -> int:
         """Bytes that are alive just before a backward node runs, whatever the schedule."""
