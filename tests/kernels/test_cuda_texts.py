@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from echo.kernels.cuda import ptx
 from tests.kernels.cuda_emulation import built
+from tests.support import ptx
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
