@@ -153,8 +153,8 @@ class ReferencePlanner:
         return with_clones(self._training, chosen, schedule)
 
     def _clones(self, planned: TrainingGraph) -> list[int]:
-        numbers = {node.original: number for number, node in self._training.operators() if node.forward}
-        return [numbers[node.original] for node in planned.nodes if not node.forward and node.original is not None]
+        clones = (node.original for node in planned.nodes if not node.forward)
+        return [self._training.number_of[original] for original in clones if original is not None]
 
     def evaluate(
         self,

@@ -180,7 +180,7 @@ def needed(training: TrainingGraph, schedule: RecomputeSchedule) -> RecomputeSch
 
 def first_backward(training: TrainingGraph) -> int:
     """The position of the first backward node."""
-    return next((number for number, node in training.operators() if not node.forward), len(training.nodes))
+    return next(iter(training.backward), len(training.nodes))
 
 
 # The training graph with clones of the recomputed forward nodes, as the native hook makes it from a choice.

@@ -272,6 +272,17 @@ class TrainingGraph:
         return {entry: tuple(numbers) for entry, numbers in readers.items()}
 
     @cached_property
+    def backward(self) -> tuple[int, ...]:
+        """The numbers of the operators of the backward pass, in order."""
+        return tuple(number for number, node in self.operators() if not node.forward)
+
+    @cached_property
+    def number_of(self) -> Mapping[int, int]:
+        """The number of the forward operator that stands for each of the user's nodes."""
+        forward = ((node.original, number) for number, node in self.operators() if node.forward)
+        return {original: number for original, number in forward if original is not None}
+
+    @cached_property
     def memo(self) -> dict[Hashable, Any]:
         """What other rooms computed from this graph and may need again."""
         return {}

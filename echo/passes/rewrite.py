@@ -60,7 +60,8 @@ class Rewrite:
     def run(self, request: Request, training: TrainingGraph, selection: Selection) -> Rewritten:
         outputs: dict[int, list[int]] = {}
         splits: dict[int, list[int]] = {}
-        ranks = _backward_ranks(training)  # none without the hook, where all backward nodes read the same copy
+        # none without the hook, where all backward nodes read the same copy
+        ranks = {number: rank for rank, number in enumerate(training.backward)}
         for entry in sorted(selection.recompute):
             original = training.nodes[entry.node].original
             if original is not None and entry.node in selection.runs:
@@ -96,12 +97,6 @@ def on_equal_nodes(
         duplicates = common_subexpressions(graph, training).items()
         attributes.update({duplicate: attributes[number] for duplicate, number in duplicates if number in attributes})
     return attributes
-
-
-def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
-    """The backward nodes, counted from 0, by position."""
-    backward = [number for number, node in training.operators() if not node.forward]
-    return {number: rank for rank, number in enumerate(backward)}
 
 
 # Never worse, and the same bits: where MXNet's own planner says otherwise, the original graph is bound as it is.

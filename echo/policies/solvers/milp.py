@@ -82,7 +82,7 @@ class Model:
     @staticmethod
     def size(problem: Problem) -> int:
         """The binary variables that the program of a problem has at most."""
-        return len(problem.candidates) * sum(not node.forward for _, node in problem.training.operators())
+        return len(problem.candidates) * len(problem.training.backward)
 
     def schedule_of(self, values: Sequence[float]) -> RecomputeSchedule:
         """The schedule that a solution stands for."""
@@ -238,7 +238,7 @@ class _Reads:
     def __init__(self, problem: Problem) -> None:
         training = self.training = problem.training
         self.forward = [number for number, node in training.operators() if node.forward]
-        self.backward = [number for number, node in training.operators() if not node.forward]
+        self.backward = training.backward
         self.to_the_end = frozenset(Entry(entry.node, entry.index) for entry in training.outputs)
         self.must_recompute = {entry.node for entry in problem.must_recompute}
         offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.must_recompute
