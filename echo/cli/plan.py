@@ -168,8 +168,7 @@ def _check_names(symbol: Any, names: Sequence[str]) -> None:
     for name in names:
         origin = name.partition("_echo")[0]  # nodes that echo makes begin with the name of a node that they replace
         if not {name, origin, name.rpartition(":")[0]} & set(nodes):
-            question = did_you_mean(name, nodes)
-            raise OptionError(f"--why {name}: the symbol has no node of this name{'; ' if question else ''}{question}")
+            raise OptionError(f"--why {name}: the symbol has no node of this name{did_you_mean(name, nodes, '; ')}")
 
 
 def _print(found: "Plan", answers: Sequence[Any], other: "Optional[Plan]", as_json: bool) -> None:
