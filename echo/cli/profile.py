@@ -245,11 +245,9 @@ def compared(profiled: "Profile") -> List[Dict[str, Any]]:
 
 def render_comparison(profiled: "Profile") -> str:
     """The rows as a table of at most 100 columns, and the remarks of the plan."""
-    from rich.table import Table
+    from echo.plans.text import table_of
 
-    table = Table("training with", title_justify="left")
-    for heading in ("planned MB", "of stock", "all of it, MB", "of stock", "predicted time"):
-        table.add_column(heading, justify="right")
+    table = table_of("training with", "planned MB", "of stock", "all of it, MB", "of stock", "predicted time")
     stock, *others = compared(profiled)
     for row in (stock, *others):
         cells = [cell for name in ("planned", "total") for cell in _cells(row[name], stock[name])]
