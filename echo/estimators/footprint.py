@@ -148,10 +148,6 @@ class Footprint:
         """Largest number of bytes alive at once, without static bytes."""
         return int(self.live[self.peak_node]) if len(self.live) else 0
 
-    @property
-    def static_bytes(self) -> int:
-        return sum(self.static.values())
-
 
 @dataclass(frozen=True)
 class _Groups:
