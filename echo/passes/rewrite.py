@@ -135,23 +135,22 @@ class Confirm:
         """The verdict on the bytes and on the bits, whatever time it takes."""
         match_range = rewritten.match_range or request.framework.match_range
         planned, accumulations = request.framework.mxnet_memory_plan(rewritten.graph, match_range)
+        kept = _layout_copy_bytes(training, marks_of(request.graph, rewritten.graph))
+        late = shape_only_hazard(request.graph, training, request.framework.device)
         if accumulations != training.accumulations:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
-            return Confirmed(training.planned_bytes, False, reason)
-        late = shape_only_hazard(request.graph, training, request.framework.device)
-        if late and match_range != StorageStrategy.ASSIGNED:
+        elif late and match_range != StorageStrategy.ASSIGNED:
             reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
+        else:
+            reason = _too_little(request, training, planned + kept)
+        if reason:
             return Confirmed(training.planned_bytes, False, reason)
-        kept = _layout_copy_bytes(training, marks_of(request.graph, rewritten.graph))
-        reason = "" if request.options.recompute else _too_little(request, training, planned + kept)
-        return (
-            Confirmed(training.planned_bytes, False, reason)
-            if reason
-            else Confirmed(planned, True, layout_copy_bytes=kept)
-        )
+        return Confirmed(planned, True, layout_copy_bytes=kept)
 
 
 def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
+    if request.options.recompute:
+        return ""
     if planned >= training.planned_bytes:
         return "nothing to gain"
     gain = 1 - planned / training.planned_bytes
