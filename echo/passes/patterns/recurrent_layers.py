@@ -200,11 +200,6 @@ def _is_reversed(inputs: list[Entry]) -> bool:
 # A whole LSTM layer: the steps of an unrolled cell.
 
 
-def match_lstm_layer(view: View, number: int) -> Fusion | str | None:
-    """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
-    return matched(view, number, _LSTM)
-
-
 def _lstm_step(view: View, hidden: Entry) -> Cell | None:
     """The cell of this hidden state, if it has no layer norm."""
     cell = view.result(LSTM_CELL, hidden.node) if hidden.index == 0 else None
@@ -219,17 +214,10 @@ def _lstm_step(view: View, hidden: Entry) -> Cell | None:
 
 
 _LSTM = Kind("lstm_layer", 4, "an LSTM", _lstm_step)
-
-
-LSTM_LAYER = Pattern("lstm_layer", MUL, match_lstm_layer, reads=ACTIVATED, is_layer=True)
+LSTM_LAYER = Pattern("lstm_layer", MUL, partial(matched, kind=_LSTM), reads=ACTIVATED, is_layer=True)
 
 
 # A whole GRU layer: the steps of an unrolled cell.
-
-
-def match_gru_layer(view: View, number: int) -> Fusion | str | None:
-    """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
-    return matched(view, number, _GRU)
 
 
 def _gru_step(view: View, hidden: Entry) -> Cell | None:
@@ -241,9 +229,7 @@ def _gru_step(view: View, hidden: Entry) -> Cell | None:
 
 
 _GRU = Kind("gru_layer", 3, "a GRU", _gru_step)
-
-
-GRU_LAYER = Pattern("gru_layer", ADD, match_gru_layer, reads=MUL, is_layer=True)
+GRU_LAYER = Pattern("gru_layer", ADD, partial(matched, kind=_GRU), reads=MUL, is_layer=True)
 
 
 # A whole layer of a vanilla RNN, of tanh or relu: the steps of an unrolled cell.
