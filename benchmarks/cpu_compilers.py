@@ -25,8 +25,9 @@ import numpy as np
 from benchmarks.gpu_cases import Case, attention_case, draw
 from benchmarks.gpu_kernels import KERNELS as TABLE
 from benchmarks.record import save
-from echo.kernels import library, reference
+from echo.kernels import library
 from echo.native import function
+from tests.support import reference
 
 KERNELS = Path(__file__).resolve().parents[1] / "echo" / "kernels"
 LEVELS = ("avx512", "avx2", "portable")

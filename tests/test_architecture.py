@@ -144,7 +144,7 @@ def test_names_of_tests_have_a_subject_and_more_than_one_word() -> None:
 
 
 # Rows of registries, each a file, and files that hold one thing which others need without the rest.
-ROWS = ("echo/cli", "echo/passes/patterns", "echo/policies", "echo/kernels/reference")
+ROWS = ("echo/cli", "echo/passes/patterns", "echo/policies")
 SMALL = {
     "echo/pipeline.py": "the list of stages, to read first",
     "echo/runtime/patches.py": "everything that replaces a function of MXNet's goes through it",

@@ -8,8 +8,9 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from echo.kernels import ADD, SKIP, WRITE, reference
+from echo.kernels import ADD, SKIP, WRITE
 from tests.kernels.table import MASK, SPECS, Spec, Tensor
+from tests.support import reference
 
 # Largest error of a tensor, relative to its largest element; the reference gets the rounded inputs.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
