@@ -49,12 +49,11 @@ def stateless(graph: Graph) -> Graph:
     """
     if not any(map(_is_of_gates, graph.nodes)):
         return graph
-    nodes = (_stateless(node, number) if _is_of_gates(node) else node for number, node in enumerate(graph.nodes))
+    nodes = list(graph.nodes)
+    for number, node in enumerate(nodes):
+        if _is_of_gates(node):
+            nodes[number] = replace(node, op=spec(node.op).safety.stateless_as, attrs=_split(node.attrs, number))
     return replace(graph, nodes=tuple(nodes))
-
-
-def _stateless(node: Node, number: int) -> Node:
-    return replace(node, op=spec(node.op).safety.stateless_as, attrs=_split(node.attrs, number))
 
 
 def _is_of_gates(node: Node) -> bool:

@@ -164,11 +164,8 @@ class TrainingGraph:
             raise GraphError(f"runner: expected one of {', '.join(Runner)}, got {self.runner!r}")
         check_nodes(self.nodes)
         for entry in self.outputs:
-            if not self._exists(entry, len(self.nodes)):
+            if not (0 <= entry.node < len(self.nodes) and 0 <= entry.index < len(self.nodes[entry.node].outputs)):
                 raise GraphError(f"output {tuple(entry)}: there is no such entry")
-
-    def _exists(self, entry: Entry, before: int) -> bool:
-        return 0 <= entry.node < before and 0 <= entry.index < len(self.nodes[entry.node].outputs)
 
     @cached_property
     def first_entry(self) -> tuple[int, ...]:

@@ -341,17 +341,14 @@ def _sources(view: View, gates: tuple[tuple[Entry, ...], ...], inner: frozenset[
     for terms in gates:
         parts = [view.part(term) for term in terms]
         place = parts[0].number if parts[0] else -1
-        if {_place(part) for part in parts} != {(x_n.source, place, 3), (s_n.source, place, 3)}:
+        found = {(part.source, part.number, part.of) if part else None for part in parts}
+        if found != {(x_n.source, place, 3), (s_n.source, place, 3)}:
             return f"a GRU cell with gates in two orders, or from several arrays: {view.node(terms[0]).name!r}"
         places.append(place)
         inner |= {part.node for part in parts if part}
     if sorted(places) != [0, 1, 2]:
         return f"a GRU cell whose gates are not the thirds of one product: {_GRU_GATES} are the parts {places}"
     return _Thirds((x_n.source, s_n.source), tuple(places), inner)
-
-
-def _place(part: Part | None) -> tuple[Entry, int, int] | None:
-    return (part.source, part.number, part.of) if part else None
 
 
 GRU_CELL = Pattern("gru_cell", ADD, match_gru_cell, reads=MUL)
