@@ -303,7 +303,6 @@ class ProcessPeak:
 
     @property
     def total(self) -> int:
-        """The bytes of all parts."""
         return sum(self.parts.values())
 
 

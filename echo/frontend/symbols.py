@@ -89,7 +89,6 @@ def graph_with(*nodes: Node, heads: Sequence[int] = (-1,)) -> Graph:
 
 
 def symbol_of(graph: Graph) -> mx.sym.Symbol:
-    """The graph as a symbol of MXNet."""
     return _loaded(graph.to_text())
 
 

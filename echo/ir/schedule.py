@@ -15,8 +15,6 @@ from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TrainingNode
 
-# A schedule: which forward nodes are recomputed in a training step, and where; data in, data out.
-#
 # The base order is the order of a training graph's nodes. A node is *split* at a position of it: backward nodes from
 # that position on no longer read what the forward pass computed, but a copy that is computed just before the first of
 # them runs. A node split twice is recomputed twice. A copy reads its inputs as they are at that position: the forward
@@ -179,7 +177,6 @@ def needed(training: TrainingGraph, schedule: RecomputeSchedule) -> RecomputeSch
 
 
 def first_backward(training: TrainingGraph) -> int:
-    """The position of the first backward node."""
     return next(iter(training.backward), len(training.nodes))
 
 

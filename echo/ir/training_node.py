@@ -13,8 +13,6 @@ from echo.ir.op_spec import is_true
 from echo.ir.ops import spec
 from echo.system.process import SLOTS
 
-# One node of a training graph, and the types of what it computes.
-
 # MXNet's type flags, in order, with their bytes an element
 _DTYPES = (
     ("float32", 4), ("float64", 8), ("float16", 2), ("uint8", 1), ("int32", 4), ("int8", 1), ("int64", 8),

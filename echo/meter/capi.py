@@ -75,7 +75,6 @@ class Library:
         return noise
 
     def constant(self, shape: Sequence[int], flag: int, value: float) -> Array:
-        """An array that holds one number."""
         result = Array(self, shape, flag)
         result.fill(_packed(CODES[flag], [value]), SIZES[CODES[flag]])
         return result
@@ -127,7 +126,6 @@ class Array:
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
         return math.prod(self.shape)
 
     def fill(self, values: bytes, size: int) -> None:
@@ -316,6 +314,5 @@ class Microbenchmark(NamedTuple):
 
 
 def variable(value: Any) -> Variable:
-    """A variable from JSON."""
     shape, *more = value
     return Variable(tuple(shape), *more)

@@ -136,7 +136,6 @@ def digest(graph: Graph) -> str:
 
 
 def operators(graph: Graph) -> dict[str, int]:
-    """Returns the number of nodes of each operator."""
     counts = Counter(map(attrgetter("op"), graph.nodes))
     del counts[VARIABLE]
     return dict(counts)

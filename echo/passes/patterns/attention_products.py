@@ -177,7 +177,6 @@ class Operands(NamedTuple):
 
 
 def _with_axes(built: Built, entry: Entry, axes: str, wanted: str) -> Entry:
-    """An array with its axes in the wanted order."""
     if axes == wanted:
         return entry
     return built.add("transpose", "turned", (entry,), axes=f"({','.join(str(axes.index(axis)) for axis in wanted)})")

@@ -237,7 +237,6 @@ def _with_dropout(view: View, terms: tuple[Entry, ...]) -> str | None:
 
 
 def _are_quarters(parts: list[Part | None]) -> bool:
-    """Whether the parts are all quarters of one array."""
     sources = {part.source for part in parts if part}
     return len(sources) == 1 and {(part.number, part.of) for part in parts if part} == {(k, 4) for k in range(4)}
 

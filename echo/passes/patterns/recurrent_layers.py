@@ -11,8 +11,6 @@ from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import ACTIVATED, ADD, MUL, Fusion, Pattern, View, local, pairs, split_attrs
 from echo.passes.patterns.recurrent_cells import GRU_CELL, LSTM_CELL
 
-# Whole recurrent layers: the steps of an unrolled cell whose inputs do not depend on its states.
-
 _FEWEST = 2  # steps: from one step alone, the product with the state cannot be told from that with the input
 
 
@@ -197,9 +195,6 @@ def _is_reversed(inputs: list[Entry]) -> bool:
     return all(number > after for number, after in zip(numbers, numbers[1:]))
 
 
-# A whole LSTM layer: the steps of an unrolled cell.
-
-
 def _lstm_step(view: View, hidden: Entry) -> Cell | None:
     """The cell of this hidden state, if it has no layer norm."""
     cell = view.result(LSTM_CELL, hidden.node) if hidden.index == 0 else None
@@ -217,9 +212,6 @@ _LSTM = Kind("lstm_layer", 4, "an LSTM", _lstm_step)
 LSTM_LAYER = Pattern("lstm_layer", MUL, partial(matched, kind=_LSTM), reads=ACTIVATED, is_layer=True)
 
 
-# A whole GRU layer: the steps of an unrolled cell.
-
-
 def _gru_step(view: View, hidden: Entry) -> Cell | None:
     cell = view.result(GRU_CELL, hidden.node) if hidden.index == 0 else None
     if not isinstance(cell, Fusion) or "order" in cell.nodes[0].attrs:  # the layer's kernel knows one order only
@@ -231,8 +223,6 @@ def _gru_step(view: View, hidden: Entry) -> Cell | None:
 _GRU = Kind("gru_layer", 3, "a GRU", _gru_step)
 GRU_LAYER = Pattern("gru_layer", ADD, partial(matched, kind=_GRU), reads=MUL, is_layer=True)
 
-
-# A whole layer of a vanilla RNN, of tanh or relu: the steps of an unrolled cell.
 
 ACTS: Mapping[str, str] = {"relu": "0", "tanh": "2"}  # as the kernel counts them
 

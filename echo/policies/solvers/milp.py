@@ -85,7 +85,6 @@ class Model:
         return len(problem.candidates) * len(problem.training.backward)
 
     def schedule_of(self, values: Sequence[float]) -> RecomputeSchedule:
-        """The schedule that a solution stands for."""
         positions_of: dict[int, list[int]] = defaultdict(list)
         for (position, node), column in sorted(self.run.items()):
             if values[column] > 0.5 and node in self.problem.candidates:
