@@ -185,6 +185,12 @@ def blocks(training: TrainingGraph) -> Storage:
         return plan_storage(training, 0)
 
 
+def planned_bytes(training: TrainingGraph, match_range: int) -> int:
+    """The bytes that MXNet plans for a training graph."""
+    planner, _ = make_planner(training, [0.0] * len(training.nodes))
+    return planner.evaluate(np.zeros(planner.entries, np.uint8), (match_range,)).bytes
+
+
 # Visited nodes that a search may spend: a fraction of a second with the native planner, one to three seconds without.
 _NATIVE_EFFORT, _REFERENCE_EFFORT = 5_000_000, 300_000
 # Where that is fewer evaluations than this, the native planner spends more: with 140 of them, the search finds 2 % more
