@@ -177,16 +177,11 @@ class Graph:
 
     def to_json(self) -> dict[str, Any]:
         """The graph as NNVM's JSON value (the argument of ``json.dumps``)."""
-        return {
-            "nodes": [_node_to_json(node) for node in self.nodes],
-            "arg_nodes": list(self.arg_nodes),
-            "node_row_ptr": list(self.row_ptr),
-            "heads": [list(entry) for entry in self.heads],
-            "attrs": dict(self.attrs),
-        }
+        value: dict[str, Any] = json.loads(self.to_text())
+        return value
 
     def to_text(self, numbered: bool = False) -> str:
-        """Writes the JSON of `to_json` at once, in half the time; ``numbered``: under the names n0, n1 and so on."""
+        """Writes NNVM's JSON in half the time of ``json.dumps``; ``numbered``: under the names n0, n1 and so on."""
         nodes = [_node_to_text(node, f"n{number}" if numbered else node.name) for number, node in enumerate(self.nodes)]
         attrs = json.dumps(dict(self.attrs), ensure_ascii=False)
         return (f'{{"nodes":[{",".join(nodes)}],"arg_nodes":{list(self.arg_nodes)},"node_row_ptr":{list(self.row_ptr)},'
@@ -212,23 +207,12 @@ class Graph:
             raise GraphError(f"not an NNVM graph: {type(error).__name__}: {error}") from error
 
 
-def _node_to_json(node: Node) -> dict[str, Any]:
-    value: dict[str, Any] = {"op": node.op, "name": node.name}
-    if node.attrs:
-        value["attrs"] = dict(node.attrs)
-    value["inputs"] = [list(entry) for entry in node.inputs]
-    if node.control_deps:
-        value["control_deps"] = list(node.control_deps)
-    if node.subgraphs:
-        value["subgraphs"] = [graph.to_json() for graph in node.subgraphs]
-    return value
-
-
 def _node_to_text(node: Node, name: str) -> str:
-    parts = [f'{{"op":{_quoted(node.op)},"name":{_quoted(name)},"inputs":{_entries_to_text(node.inputs)}']
+    parts = [f'{{"op":{_quoted(node.op)},"name":{_quoted(name)}']
     if node.attrs:
         pairs = [f"{_quoted(key)}:{_quoted(text)}" for key, text in node.attrs.items()]
         parts.append(f'"attrs":{{{",".join(pairs)}}}')
+    parts.append(f'"inputs":{_entries_to_text(node.inputs)}')
     if node.control_deps:
         parts.append(f'"control_deps":{list(node.control_deps)}')
     if node.subgraphs:
