@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Iterable, Iterator, Mapping
 
 from echo.estimators.cost_model import CostModel
-from echo.estimators.footprint import Footprint, footprint
+from echo.estimators.footprint import footprint
 from echo.estimators.inplace import shape_only_hazard
 from echo.estimators.storage_planner import blocks
 from echo.ir.graph import Entry, Graph
@@ -240,8 +240,8 @@ def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
     """The bytes that a graph needs; where backward nodes are known and details asked for, also its footprint."""
     if not request.details or not request.framework.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, request.static, {}, {})
-    held: Footprint = footprint(training, blocks(training), request.static)
-    return Memory(planned, held.peak, dict(held.static), dict(held.at_peak), dict(held.layers))
+    held = footprint(training, blocks(training))
+    return Memory(planned, held.peak, request.static, dict(held.at_peak), dict(held.layers))
 
 
 def _with_layout_copies(planned: Memory, kept: int) -> Memory:
