@@ -139,7 +139,7 @@ lint: $(INSTALLED)  ## ruff, mypy, import-linter, clang-format, subjects of comm
 	@$(BIN)/ruff format --check --quiet .
 	@echo "== mypy (up to a minute the first time)"
 	@$(BIN)/mypy --strict echo
-	@$(BIN)/mypy --strict --explicit-package-bases tests/support/reference
+	@$(BIN)/mypy --strict --explicit-package-bases tests/support/reference tests/support/kernel_calls.py
 	@echo "== import-linter"
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@echo "== clang-format"

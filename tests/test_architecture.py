@@ -223,7 +223,6 @@ CACHES = {
     "echo.ir.op_spec._parsed": "of a text",
     "echo.ir.ops._is_named_as_drawing": "of a text",
     "echo.ir.training_node.tensor_type": "of a shape and a flag",
-    "echo.kernels.library._of_backend": "a native library, loaded once",
     "echo.kernels.library.kernels_library": "a native library, loaded once",
     "echo.kernels.library._function": "of a native library",
     "echo.meter.timer._counts_finely": "of this machine's clock",

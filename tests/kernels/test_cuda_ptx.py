@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from echo.kernels.library import ptx_files
 from tests.kernels import grid_barrier
 from tests.support import ptx
+from tests.support.ptx import ptx_files
 
 
 def test_every_source_is_in_the_library() -> None:

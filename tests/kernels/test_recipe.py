@@ -257,7 +257,7 @@ def test_a_toy_by_the_recipe(tmp_path: Path) -> None:
     folder, objects = tmp_path / "sources", tmp_path / "objects"
     objects.mkdir()
     unwanted = shutil.ignore_patterns("__pycache__", "*.so")
-    for part in ("echo", "benchmarks", "tests/kernels", "tests/support/reference"):
+    for part in ("echo", "benchmarks", "tests/kernels", "tests/support"):
         shutil.copytree(ROOT / part, folder / part, ignore=unwanted)
     before = contents(folder)
 

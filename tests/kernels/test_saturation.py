@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echo.kernels import call
 from tests.kernels.saturation import SUBJECTS, check_saturated
 from tests.kernels.test_gemm import LEVELS
+from tests.support.kernel_calls import call
 from tests.support.reference import arrays, sigmoid
 
 ROOT = Path(__file__).parents[2]
 AT_A_LEVEL = """
-from echo.kernels import call
+from tests.support.kernel_calls import call
 from tests.kernels.saturation import SUBJECTS, check_saturated
 for name in SUBJECTS:
     check_saturated(name, call)

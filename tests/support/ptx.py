@@ -12,6 +12,7 @@ is first launched.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
 import importlib.util
 import os
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import Iterable
 
 from echo.errors import EchoError
-from echo.kernels.library import ptx_files, put_ptx
+from echo.kernels import library
+from echo.native import function
 
 KERNELS = Path(__file__).resolve().parents[2] / "echo" / "kernels"
 CUDA, FOLDER = KERNELS / "cuda", KERNELS / "ptx"
@@ -45,13 +47,21 @@ def sources() -> list[Path]:
     return sorted([*device, KERNELS / "formulas.h"], key=lambda path: path.name)
 
 
+def ptx_files() -> dict[str, str]:
+    """For each family of CUDA kernels, the name of the file with its PTX, which differs with the sources."""
+    names: bytes = function(library.kernels_library(), "echo_cuda_ptx_files", ctypes.c_char_p)()
+    return {name.partition("-")[0]: name for name in names.decode().split()}
+
+
 def put(family: str, folder: Path = FOLDER) -> Path:
     """Returns the file of a family's PTX, after compiling it if it is missing or has other sources.
 
     Raises:
-        KernelError: there is no NVRTC 11, or it refuses the sources.
+        KernelError: there is no NVRTC 11, or it refuses the sources, or the folder cannot be written to.
     """
-    put_ptx(family, folder)
+    write = function(library.kernels_library(), "echo_cuda_put_ptx", ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+    if write(family.encode(), os.fsencode(folder)):
+        raise library._error()
     return folder / ptx_files()[family]
 
 
