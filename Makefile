@@ -17,7 +17,7 @@ WERROR    ?=
 STRICT    := $(if $(WERROR),--config-settings=cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON)
 INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
 NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.cuh' 2>/dev/null)
-# What `ptx.py` writes, and then this.
+# What `tests/support/ptx.py` writes, and then this.
 PTX       := $(if $(COMPILER),echo/kernels/ptx/.compiled)
 FORMATTED := $(shell find echo benchmarks fuzz tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # What runs only where it is asked for: other environments, other machines.
@@ -139,6 +139,7 @@ lint: $(INSTALLED)  ## ruff, mypy, import-linter, clang-format, subjects of comm
 	@$(BIN)/ruff format --check --quiet .
 	@echo "== mypy (up to a minute the first time)"
 	@$(BIN)/mypy --strict echo
+	@$(BIN)/mypy --strict --explicit-package-bases tests/support/reference tests/support/kernel_calls.py
 	@echo "== import-linter"
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@echo "== clang-format"
@@ -191,7 +192,7 @@ test-wheels: wheels  ## install that wheel in clean environments of Python 3.8 t
 	@tests/compat/check.sh dist/*.whl $(COMPAT)
 
 ptx: $(PTX)  ## compile the CUDA kernels to PTX, which wheels contain, and assemble it for every GPU if ptxas is there
-	@$(BIN)/python echo/kernels/cuda/ptx.py --report
+	@$(BIN)/python -m tests.support.ptx --report
 
 sass: $(PTX)  ## assemble that PTX for every GPU since Maxwell, and look whether the barrier of the grid is still there
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
@@ -245,7 +246,7 @@ $(INSTALLED): $(SOURCES)
 
 echo/kernels/ptx/.compiled: $(INSTALLED)
 	@echo "== compiling the CUDA kernels (half a minute, after each change of them)"
-	@$(BIN)/python echo/kernels/cuda/ptx.py
+	@$(BIN)/python -m tests.support.ptx
 	@touch $@
 
 $(SOCKEYE_INSTALLED): $(SOURCES)

@@ -25,8 +25,8 @@ import numpy as np
 from benchmarks.gpu_cases import Case, attention_case, draw
 from benchmarks.gpu_kernels import KERNELS as TABLE
 from benchmarks.record import save
-from echo.kernels import library, reference
 from echo.native import function
+from tests.support import kernel_calls, reference
 
 KERNELS = Path(__file__).resolve().parents[1] / "echo" / "kernels"
 LEVELS = ("avx512", "avx2", "portable")
@@ -91,10 +91,12 @@ class Build:
         os.environ["ECHO_DEBUG"] = f"level={level}"
         self.compiler, self.opened = compiler, ctypes.CDLL(str(copied))
         self.level = function(self.opened, "echo_kernels_level", ctypes.c_char_p)().decode()
-        self.call = function(self.opened, "echo_cpu_call", ctypes.c_int, ctypes.POINTER(library.EchoCall))
-        self.workspace = function(self.opened, "echo_cpu_workspace", ctypes.c_size_t, ctypes.POINTER(library.EchoCall))
+        self.call = function(self.opened, "echo_cpu_call", ctypes.c_int, ctypes.POINTER(kernel_calls.EchoCall))
+        self.workspace = function(
+            self.opened, "echo_cpu_workspace", ctypes.c_size_t, ctypes.POINTER(kernel_calls.EchoCall)
+        )
 
-    def seconds(self, raw: library.EchoCall) -> float:
+    def seconds(self, raw: kernel_calls.EchoCall) -> float:
         """Of one call.
 
         Raises:
@@ -111,7 +113,7 @@ class Build:
         return taken
 
 
-def calls_of(case: Case) -> dict[str, tuple[library.EchoCall, Any]]:
+def calls_of(case: Case) -> dict[str, tuple[kernel_calls.EchoCall, Any]]:
     """A kernel's call and its gradient's, packed, with what they point to."""
     generator = np.random.default_rng(0)
     inputs = draw(case, "float32", generator)
@@ -127,9 +129,9 @@ def calls_of(case: Case) -> dict[str, tuple[library.EchoCall, Any]]:
     arguments = [*heads, *inputs, *outputs]
     params = list(case.params.values())
     return {
-        case.kernel: (library._call_of(case.kernel, inputs, outputs, None, params), (inputs, outputs)),
+        case.kernel: (kernel_calls.raw_call(case.kernel, inputs, outputs, None, params), (inputs, outputs)),
         f"{case.kernel}_grad": (
-            library._call_of(f"{case.kernel}_grad", arguments, gradients, None, params), (arguments, gradients),
+            kernel_calls.raw_call(f"{case.kernel}_grad", arguments, gradients, None, params), (arguments, gradients),
         ),
     }  # fmt: skip
 

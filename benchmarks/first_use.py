@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from benchmarks.record import save
-from echo.kernels.cuda import ptx
+from tests.support import ptx
 
 # The kernels that `nmt` loads if the process has a cuBLAS (tests/fake_gpu/test_loading.py), and if it has none.
 NMT = (

@@ -8,8 +8,8 @@ from typing import Any, Callable, Protocol
 import numpy as np
 
 from benchmarks.gpu_kernels import KERNELS
-from echo.kernels import reference
-from echo.kernels.library import ADD, SKIP, WRITE
+from tests.support import reference
+from tests.support.kernel_calls import ADD, SKIP, WRITE
 
 # Of the largest result, how far a kernel may be off; float16 keeps 11 bits.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}

@@ -11,6 +11,7 @@ import numpy as np
 
 from echo.errors import KernelError
 from echo.kernels import library
+from tests.support import kernel_calls
 
 Function = Callable[[], Any]
 
@@ -69,7 +70,7 @@ class Device:
         return self.torch.empty(shape, device=self.where, dtype=getattr(self.torch, dtype))
 
     def as_argument(self, array: Any) -> Any:
-        """An array as `echo.kernels.call` takes it."""
+        """An array as `tests.support.kernel_calls.call` takes it."""
         return array
 
     def stream(self) -> int:
@@ -82,11 +83,11 @@ class Device:
     ) -> Function:
         """A function that enqueues this call: arguments are checked and packed once, as an extension would do it."""
         arguments = [[x if x is None else self.as_argument(x) for x in arrays] for arrays in (inputs, outputs)]
-        raw = library._call_of(kernel, *arguments, req, params)
-        needed = library._workspace_bytes(raw, "cuda")
+        raw = kernel_calls.raw_call(kernel, *arguments, req, params)
+        needed = kernel_calls.workspace_bytes_of(raw, "cuda")
         workspace = self.empty((max(1, needed),), "uint8")
         raw.workspace, raw.workspace_bytes, raw.stream = workspace.data_ptr(), needed, self.stream()
-        run, pointer = library._of_backend("cuda", "call"), ctypes.byref(raw)
+        run, pointer = kernel_calls.of_backend("cuda", "call"), ctypes.byref(raw)
         kept = (arguments, inputs, outputs, workspace)
 
         def launch() -> Any:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from benchmarks.gpu_sizes import Recurrent
-from echo.kernels.library import WRITE
+from tests.support.kernel_calls import WRITE
 
 
 class GruStep:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Iterator
 
 from echo.kernels import library
+from tests.support import kernel_calls
 
 KERNELS = Path(__file__).resolve().parents[1] / "echo" / "kernels"
 
@@ -40,14 +41,14 @@ def _run(*command: str) -> None:
 
 @contextlib.contextmanager
 def using_library(path: Path) -> Iterator[None]:
-    """Calls of `echo.kernels` go to this library."""
+    """Calls of kernels go to this library."""
     before = library.kernels_library
     opened = ctypes.CDLL(str(path))
     library.set_places(opened, *library.cuda_places().values())
     library.kernels_library = lambda: opened  # type: ignore[assignment]
-    library._of_backend.cache_clear()
+    kernel_calls.of_backend.cache_clear()
     try:
         yield
     finally:
         library.kernels_library = before
-        library._of_backend.cache_clear()
+        kernel_calls.of_backend.cache_clear()

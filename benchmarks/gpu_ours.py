@@ -6,7 +6,7 @@ import contextlib
 from typing import Any, Callable, Iterator, Sequence
 
 from benchmarks.gpu_kernels import KERNELS, Tensor
-from echo.kernels.library import SKIP, WRITE
+from tests.support.kernel_calls import SKIP, WRITE
 
 Function = Callable[[], Any]
 

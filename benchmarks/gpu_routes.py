@@ -14,7 +14,7 @@ from benchmarks.gpu_cases import Case, draw
 from benchmarks.gpu_clock import Clock, Row
 from benchmarks.gpu_library import using_library
 from benchmarks.gpu_sizes import Sizes
-from echo.kernels.library import WRITE
+from tests.support.kernel_calls import WRITE
 
 
 class Layer:

@@ -10,7 +10,7 @@ from benchmarks.gpu_clock import Clock, Row
 from benchmarks.gpu_ours import Function, dtype_of, ours, outputs_of, scaled, tensor_float, timed
 from benchmarks.gpu_sizes import Loss, Scores, Sizes
 from benchmarks.gpu_torch import forward_of, step_of
-from echo.kernels.library import ADD, WRITE
+from tests.support.kernel_calls import ADD, WRITE
 
 _LOSS = {"grad_scale": 1.0, "use_ignore": 0.0, "ignore_label": -1.0, "normalization": 0.0, "smooth_alpha": 0.0}
 

@@ -30,7 +30,7 @@ from benchmarks.gpu_scores import compiled_score_rows, loss_rows, score_rows
 from benchmarks.gpu_sizes import Sizes
 from benchmarks.gpu_timing import attention_rows, compiled_rows, memory_rows
 from benchmarks.record import RESULTS, commit, processor
-from echo.kernels.library import ADD, WRITE
+from tests.support.kernel_calls import ADD, WRITE
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -21,9 +21,8 @@ import mxnet as mx
 import numpy as np
 
 from benchmarks.record import apart, save
-from echo.kernels import call
-from echo.kernels.library import workspace_bytes
 from echo.system.process import resident
+from tests.support.kernel_calls import call, workspace_bytes
 
 # steps, batch, inputs, hidden units
 SHAPES = [(50, 64, 512, 512), (50, 16, 512, 512), (50, 128, 512, 512), (35, 20, 650, 650), (50, 1, 512, 512)]

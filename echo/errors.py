@@ -33,12 +33,12 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """A question that names up to three of the words, those most alike; empty where none is."""
+def did_you_mean(word: str, words: Iterable[str], before: str = "") -> str:
+    """A question that names up to three of the words, those most alike, after a text; empty where none is."""
     import difflib  # not at each start
 
     alike = difflib.get_close_matches(word, list(words), 3)
-    return f"did you mean {' or '.join(alike)}?" if alike else ""
+    return f"{before}did you mean {' or '.join(alike)}?" if alike else ""
 
 
 class EchoError(Exception):

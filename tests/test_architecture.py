@@ -144,7 +144,7 @@ def test_names_of_tests_have_a_subject_and_more_than_one_word() -> None:
 
 
 # Rows of registries, each a file, and files that hold one thing which others need without the rest.
-ROWS = ("echo/cli", "echo/passes/patterns", "echo/policies", "echo/kernels/reference")
+ROWS = ("echo/cli", "echo/passes/patterns", "echo/policies")
 SMALL = {
     "echo/pipeline.py": "the list of stages, to read first",
     "echo/runtime/patches.py": "everything that replaces a function of MXNet's goes through it",
@@ -223,9 +223,6 @@ CACHES = {
     "echo.ir.op_spec._parsed": "of a text",
     "echo.ir.ops._is_named_as_drawing": "of a text",
     "echo.ir.training_node.tensor_type": "of a shape and a flag",
-    "echo.kernels.cuda.ptx.kernels": "of the sources in a native library",
-    "echo.kernels.cuda.ptx.texts": "of the sources in a native library",
-    "echo.kernels.library._of_backend": "a native library, loaded once",
     "echo.kernels.library.kernels_library": "a native library, loaded once",
     "echo.kernels.library._function": "of a native library",
     "echo.meter.timer._counts_finely": "of this machine's clock",

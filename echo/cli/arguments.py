@@ -159,8 +159,14 @@ def fused(fuse: Optional[FuseChoice], no_fuse: bool) -> "bool | str":
     return fuse.value if fuse else not no_fuse
 
 
-def check_unused(given: Mapping[str, Any], defaults: Mapping[str, Any], why: str) -> None:
-    """Raises `OptionError` for an option with another value than its default, where it would change nothing."""
+def check_unused(given: Mapping[str, Any], more_defaults: Mapping[str, Any], why: str) -> None:
+    """Raises `OptionError` for an option with another value than its default, where it would change nothing.
+
+    Defaults are those of `echo.plans.options.Options`, and ``more_defaults``.
+    """
+    from echo.plans.options import Options
+
+    defaults = {**vars(Options()), **more_defaults}
     for name, value in given.items():
         if value != defaults[name]:
             option = "--no-fuse" if name == "fuse" and not value else f"--{name.replace('_', '-')}"

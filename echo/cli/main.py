@@ -34,7 +34,7 @@ def _version(asked: bool) -> None:
     from importlib.metadata import version
 
     try:
-        from echo.kernels import level  # which imports numpy
+        from echo.kernels import level
 
         kernels = f"fused operators on the CPU use {level()} instructions"
     except NativeError as error:

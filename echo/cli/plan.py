@@ -64,12 +64,6 @@ Load = Annotated[
 Diff = Annotated[
     Optional[str], typer.Option(metavar="PLAN", help="Only show the changes from this plan to a saved one.")
 ]
-# the defaults of options that plan, which mean nothing for a saved plan
-_PLANNING = {
-    "policy": "search", "keep": (), "recompute": (), "fuse": True, "optimizer_states": 0, "max_overhead": "auto",
-    "max_time": None, "heavy": "auto", "memory_budget": None, "max_planning": 10.0,
-    "save": None, "dump": None, "netron": None,
-}  # fmt: skip
 
 
 def plan(
@@ -147,7 +141,9 @@ def _saved(file: str, symbol: Optional[str], options: Dict[str, Any]) -> "Plan":
 
     if symbol is not None:
         raise OptionError(f"--load: expected no symbol next to a saved plan, got {symbol!r}")
-    check_unused(options, _PLANNING, "is for a symbol, not for a saved plan (--load)")
+    check_unused(
+        options, {"save": None, "dump": None, "netron": None}, "is for a symbol, not for a saved plan (--load)"
+    )
     return Plan.load(file)
 
 
@@ -168,8 +164,7 @@ def _check_names(symbol: Any, names: Sequence[str]) -> None:
     for name in names:
         origin = name.partition("_echo")[0]  # nodes that echo makes begin with the name of a node that they replace
         if not {name, origin, name.rpartition(":")[0]} & set(nodes):
-            question = did_you_mean(name, nodes)
-            raise OptionError(f"--why {name}: the symbol has no node of this name{'; ' if question else ''}{question}")
+            raise OptionError(f"--why {name}: the symbol has no node of this name{did_you_mean(name, nodes, '; ')}")
 
 
 def _print(found: "Plan", answers: Sequence[Any], other: "Optional[Plan]", as_json: bool) -> None:

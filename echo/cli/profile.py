@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from echo.report.profile import Profile
 
 _NAMES = {"stock": "stock MXNet", "mirror": "MXNet's mirroring", "echo": "echo"}  # of the graphs of a profile
-# the options that plan, which mean nothing for a saved profile
-_PLANNING = {
-    "compare": ("echo",), "max_overhead": "auto", "max_time": None, "memory_budget": None,
-    "max_planning": 10.0, "optimizer_states": 0, "policy": "search", "fuse": True, "run": False, "budgets": 0,
-}  # fmt: skip
+# what a profile has on top of a plan, which means nothing for a saved profile
+_PROFILING = {"compare": ("echo",), "run": False, "budgets": 0}
 
 SymbolOrProfile = Annotated[
     str, typer.Argument(metavar="SYMBOL", help="A symbol saved by MXNet; or, without shapes, a saved profile.")
@@ -167,7 +164,7 @@ def _saved_profile(path: str, options: Dict[str, Any]) -> "Profile":
     """A profile from a file; raises `OptionError` for options that plan, which would change nothing."""
     from echo.report.profile import Profile
 
-    check_unused(options, _PLANNING, "is for a symbol: expected shapes of its inputs, as data=128,50")
+    check_unused(options, _PROFILING, "is for a symbol: expected shapes of its inputs, as data=128,50")
     try:
         return Profile.load(path)
     except GraphError as error:
@@ -222,7 +219,7 @@ def _print_frontier(symbol: str, shapes: Sequence[str], options: Dict[str, Any],
         raise OptionError("--frontier is for a symbol: expected shapes of its inputs, as data=128,50")
     taken = {name: options[name] for name in ("policy", "fuse", "max_planning")}
     others = {name: value for name, value in options.items() if name not in (*taken, "budgets")}
-    check_unused(others, _PLANNING, "means nothing for --frontier, which plans for budgets of its own")
+    check_unused(others, _PROFILING, "means nothing for --frontier, which plans for budgets of its own")
     loaded = load_symbol(Path(symbol))
     found = echo.frontier(loaded, budgets=options["budgets"] or 10, **taken, shapes=shapes_of(loaded, shapes))
     _print(found.to_json, lambda: found, as_json)
@@ -245,11 +242,9 @@ def compared(profiled: "Profile") -> List[Dict[str, Any]]:
 
 def render_comparison(profiled: "Profile") -> str:
     """The rows as a table of at most 100 columns, and the remarks of the plan."""
-    from rich.table import Table
+    from echo.plans.text import table_of
 
-    table = Table("training with", title_justify="left")
-    for heading in ("planned MB", "of stock", "all of it, MB", "of stock", "predicted time"):
-        table.add_column(heading, justify="right")
+    table = table_of("training with", "planned MB", "of stock", "all of it, MB", "of stock", "predicted time")
     stock, *others = compared(profiled)
     for row in (stock, *others):
         cells = [cell for name in ("planned", "total") for cell in _cells(row[name], stock[name])]

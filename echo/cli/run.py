@@ -365,15 +365,10 @@ _LATE = 0.05  # of a step without echo: predictions are seldom more than that of
 
 def render_recording(sums: Mapping[str, Mapping[str, Any]]) -> str:
     """A row for each figure that some recording has; of two recordings, also how much the second changes the first."""
-    from rich.table import Table
-
     from echo.instrument.windows import WORDS
+    from echo.plans.text import table_of
 
-    table = Table("", title_justify="left")
-    for name in sums:
-        table.add_column(WORDS.get(name, name), justify="right")
-    if len(sums) == 2:
-        table.add_column("change", justify="right")
+    table = table_of("", *(WORDS.get(name, name) for name in sums), *(["change"] if len(sums) == 2 else []))
     for figure, (words, unit, decimals) in _FIGURES.items():
         values = [figures.get(figure) for figures in sums.values()]
         if any(value is not None for value in values):

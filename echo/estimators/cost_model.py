@@ -242,8 +242,6 @@ def _is_regular(group: OperatorGroup) -> bool:
     return group.product is not None or group.family[0] == GRADIENT_SUM
 
 
-# The seconds of all nodes, from measurements and estimates.
-
 # A random number for each element, on top of the bytes that a Dropout moves, where it is not measured: a median over
 # NMT, LM and ResNet-50 steps (MXNet 1.9.1's profiler, two cores of a Xeon Scalable of the 4th generation).
 DRAW_SECONDS = 3e-9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Iterator, Mapping
 
@@ -133,24 +134,18 @@ OPTIMIZER = "optimizer states"
 class Footprint:
     """``live[i]`` is the bytes alive while node i of the training graph runs; ``peak_node`` is where it is largest.
 
-    ``at_peak`` splits the peak by kind, ``layers`` the feature maps stashed for the backward pass by layer, and
-    ``static`` the bytes that are there all the time by kind.
+    ``at_peak`` splits the peak by kind, ``layers`` the feature maps stashed for the backward pass by layer.
     """
 
     live: npt.NDArray[np.int64]
     peak_node: int
     at_peak: Mapping[str, int]
     layers: Mapping[str, int]
-    static: Mapping[str, int]
 
     @property
     def peak(self) -> int:
-        """Largest number of bytes alive at once, without static bytes."""
+        """Largest number of bytes alive at once, without what is there all the time."""
         return int(self.live[self.peak_node]) if len(self.live) else 0
-
-    @property
-    def static_bytes(self) -> int:
-        return sum(self.static.values())
 
 
 @dataclass(frozen=True)
@@ -161,12 +156,15 @@ class _Groups:
     last: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]
 
+    def alive(self, node: int) -> npt.NDArray[np.bool_]:
+        return (self.first <= node) & (node <= self.last)
+
     def rows(self, mask: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
         """(first, last, bytes) of the groups in ``mask``."""
         return zip(*(column[mask].tolist() for column in (self.first, self.last, self.bytes)))
 
 
-def footprint(training: TrainingGraph, storage: Storage, static: Mapping[str, int]) -> Footprint:
+def footprint(training: TrainingGraph, storage: Storage) -> Footprint:
     """Lifetimes under the in-place choices of ``storage`` (`echo.estimators.mxnet_storage.plan_storage`)."""
     groups = _groups(training, storage)
     changes = np.zeros(len(training.nodes) + 1, np.int64)
@@ -174,11 +172,15 @@ def footprint(training: TrainingGraph, storage: Storage, static: Mapping[str, in
     np.subtract.at(changes, groups.last + 1, groups.bytes)
     live = np.cumsum(changes)[:-1]
     peak_node = int(np.argmax(live)) if len(live) else 0
-    at_peak: dict[str, int] = {}
-    for first, last, size in groups.rows((groups.first <= peak_node) & (peak_node <= groups.last)):
-        kind = _kind(training, first, last)
-        at_peak[kind] = at_peak.get(kind, 0) + size
-    return Footprint(live, peak_node, at_peak, _stashed_by_layer(training, groups), static)
+    at_peak: Counter[str] = Counter()
+    for first, last, size in groups.rows(groups.alive(peak_node)):
+        at_peak[_kind(training, first, last)] += size
+    layers: Counter[str] = Counter()
+    layer_of = Layers(training)
+    for first, last, size in groups.rows(groups.first >= 0):
+        if _kind(training, first, last) == FEATURE_MAPS:
+            layers[layer_of(first)] += size
+    return Footprint(live, peak_node, at_peak, dict(layers.most_common()))
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,7 @@ def lifetimes(training: TrainingGraph, storage: Storage) -> Iterator[Lifetime]:
 def held_at_peak(training: TrainingGraph, storage: Storage, peak_node: int, most: int = 5) -> list[tuple[str, int]]:
     """The largest entries alive while ``peak_node`` runs: (name, bytes)."""
     groups = _groups(training, storage)
-    alive = groups.rows((groups.first <= peak_node) & (peak_node <= groups.last))
-    largest = sorted(alive, key=lambda row: -row[2])[:most]
+    largest = sorted(groups.rows(groups.alive(peak_node)), key=lambda row: -row[2])[:most]
     return [(training.nodes[first].name, size) for first, _, size in largest]
 
 
@@ -233,25 +234,11 @@ def _groups(training: TrainingGraph, storage: Storage) -> _Groups:
     return _Groups(node_of[roots], ends[roots], largest[roots])
 
 
-def _is_stashed(training: TrainingGraph, first: int, last: int) -> bool:
-    return training.nodes[first].forward and not training.nodes[last].forward
-
-
 def _kind(training: TrainingGraph, first: int, last: int) -> str:
     node = training.nodes[first]
     if node.forward:
-        return FEATURE_MAPS if _is_stashed(training, first, last) else TEMPORARIES
+        return TEMPORARIES if training.nodes[last].forward else FEATURE_MAPS
     return RECOMPUTED if node.original is not None else OUTPUT_GRADIENTS
-
-
-def _stashed_by_layer(training: TrainingGraph, groups: _Groups) -> dict[str, int]:
-    layers: dict[str, int] = {}
-    layer_of = Layers(training)
-    for first, last, size in groups.rows(groups.first >= 0):
-        if _is_stashed(training, first, last):
-            layer = layer_of(first)
-            layers[layer] = layers.get(layer, 0) + size
-    return dict(sorted(layers.items(), key=lambda item: -item[1]))
 
 
 # The peak of a training process on a CPU, as Linux counts it (VmHWM), from the parts that it is made of.
@@ -307,7 +294,6 @@ class ProcessPeak:
 
     @property
     def total(self) -> int:
-        """The bytes of all parts."""
         return sum(self.parts.values())
 
 

@@ -272,7 +272,7 @@ def moved(
     if not any(number in stock_sensitive for number, _ in training.operators()):
         return frozenset()
     planned = with_clones(training, recompute, schedule)
-    number_of = {node.original: at for at, node in training.operators() if node.forward and node.original is not None}
+    number_of = training.number_of
     storage = blocks(planned)
     readers: dict[Entry, list[int]] = defaultdict(list)
     of_chunk: dict[int, set[int]] = defaultdict(set)  # also of the copies in it

@@ -59,24 +59,6 @@ def _is_free(spans: list[tuple[int, int]], block: Block) -> bool:
     return after == len(spans) or spans[after][1] > block.last
 
 
-def check(blocks: Sequence[Block], chunk_of: Sequence[int], sizes: Sequence[int]) -> None:
-    """Checks the rules of an assignment, without knowing how it was made.
-
-    Raises:
-        ValueError: two blocks that are alive together share a chunk, or a block is larger than its chunk.
-    """
-    members: dict[int, list[Block]] = {}
-    for block, chunk in zip(blocks, chunk_of):
-        members.setdefault(chunk, []).append(block)
-    for chunk, sharing in members.items():
-        sharing.sort(key=lambda block: block.first)
-        for before, after in zip(sharing, sharing[1:]):
-            if after.first <= before.last:
-                raise ValueError(f"chunk {chunk}: {before} and {after} are alive together")
-        if max(block.bytes for block in sharing) > sizes[chunk]:
-            raise ValueError(f"chunk {chunk} has {sizes[chunk]} bytes, too few for its blocks")
-
-
 # MXNet's storage planner, specified in plain Python (the pass MXPlanMemory of MXNet 1.9.1).
 #
 # Going through the nodes in execution order, an entry takes the free chunk whose size is nearest to its own within the

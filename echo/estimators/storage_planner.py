@@ -153,8 +153,8 @@ class ReferencePlanner:
         return with_clones(self._training, chosen, schedule)
 
     def _clones(self, planned: TrainingGraph) -> list[int]:
-        numbers = {node.original: number for number, node in self._training.operators() if node.forward}
-        return [numbers[node.original] for node in planned.nodes if not node.forward and node.original is not None]
+        clones = (node.original for node in planned.nodes if not node.forward)
+        return [self._training.number_of[original] for original in clones if original is not None]
 
     def evaluate(
         self,
@@ -183,6 +183,12 @@ def blocks(training: TrainingGraph) -> Storage:
         return StoragePlanner(training, [0.0] * len(training.nodes)).blocks()
     except NativeError:
         return plan_storage(training, 0)
+
+
+def planned_bytes(training: TrainingGraph, match_range: int) -> int:
+    """The bytes that MXNet plans for a training graph."""
+    planner, _ = make_planner(training, [0.0] * len(training.nodes))
+    return planner.evaluate(np.zeros(planner.entries, np.uint8), (match_range,)).bytes
 
 
 # Visited nodes that a search may spend: a fraction of a second with the native planner, one to three seconds without.

@@ -10,7 +10,7 @@ import contextlib
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
@@ -21,9 +21,9 @@ from echo import native
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.mxnet_settings import silenced, unfused, unlogged
 from echo.frontend.symbols import Binding, numbered_symbol
-from echo.ir.graph import VARIABLE, Entry, Graph
+from echo.ir.graph import VARIABLE, Entry, Graph, walk
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import NO_NUMBERS, TensorType, TrainingNode, tensor_type
+from echo.ir.training_node import NO_NUMBERS, TrainingNode, tensor_type
 from echo.system.process import trim, trim_after
 from echo.system.threads import own_binds, without_forks
 
@@ -92,25 +92,8 @@ def planned_megabytes(executor: mx.executor.Executor) -> int:
     return int(line.group(1))
 
 
-class _Node(NamedTuple):
-    """A node as the hook wrote it down, in the values that a `TrainingNode` has."""
-
-    op: str
-    name: str
-    outputs: tuple[TensorType, ...]
-    inputs: tuple[Entry, ...]
-    control_deps: tuple[int, ...]
-    inplace: tuple[tuple[int, int, bool], ...]
-    shape_only: frozenset[int]
-    external: frozenset[int]
-    untouched: frozenset[int]
-    random: bool
-    stateful: bool
-    mutates: bool
-
-
 def _reader() -> Callable[[dict[str, Any]], Any]:
-    """A function that reads objects of the hook's JSON: nodes as `_Node`, others as they are, with entries shared."""
+    """A function that reads objects of the hook's JSON: nodes by `_read`, others as they are, with entries shared."""
     entries: dict[tuple[int, int], Entry] = {}
 
     def entry(numbers: Sequence[int]) -> Entry:
@@ -123,8 +106,9 @@ def _reader() -> Callable[[dict[str, Any]], Any]:
     return lambda value: _read(value, entry) if "op" in value else value
 
 
-def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> _Node:
-    return _Node(
+def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> TrainingNode:
+    """The node with the hook's name, of which nothing says yet whether it is a forward node."""
+    return TrainingNode(
         op=sys.intern(value["op"]),
         name=value["name"],
         outputs=tuple([tensor_type(tuple(shape), flag) for shape, flag in zip(value["shapes"], value["dtypes"])]),
@@ -238,7 +222,8 @@ def graph_in(captured: Mapping[str, Any], original: Graph) -> TrainingGraph:
     _check_order(nodes, original)
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(original.heads)
-    forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
+    heads = (entry.node for entry in outputs[:num_forward])
+    forward = set(walk(heads, lambda at: (*(entry.node for entry in nodes[at].inputs), *nodes[at].control_deps)))
     return TrainingGraph(
         nodes=tuple([_captured_node(node, number in forward, original) for number, node in enumerate(nodes)]),
         outputs=outputs,
@@ -248,7 +233,7 @@ def graph_in(captured: Mapping[str, Any], original: Graph) -> TrainingGraph:
     )
 
 
-def _check_order(nodes: list[_Node], original: Graph) -> None:
+def _check_order(nodes: list[TrainingNode], original: Graph) -> None:
     bound_order = [int(node.name[1:]) for node in nodes if node.op == VARIABLE and _NUMBER.fullmatch(node.name)]
     if bound_order != list(original.arg_nodes):
         expected, got = (
@@ -257,37 +242,12 @@ def _check_order(nodes: list[_Node], original: Graph) -> None:
         raise GraphError(f"MXNet binds the arguments in another order: expected {expected}, got {got}")
 
 
-def _reachable(nodes: list[_Node], roots: list[int]) -> set[int]:
-    seen, stack = set(roots), list(roots)
-    while stack:
-        node = nodes[stack.pop()]
-        for below in (*(entry.node for entry in node.inputs), *node.control_deps):
-            if below not in seen:
-                seen.add(below)
-                stack.append(below)
-    return seen
-
-
-def _captured_node(node: _Node, forward: bool, original: Graph) -> TrainingNode:
+def _captured_node(node: TrainingNode, forward: bool, original: Graph) -> TrainingNode:
     number = _original_number(node.name, node.op, original) if forward else None
-    own = original.nodes[number] if number is not None else None
-    return TrainingNode(
-        op=node.op,
-        name=own.name if own else _readable(node.name, original),
-        outputs=node.outputs,
-        inputs=node.inputs,
-        control_deps=node.control_deps,
-        attrs=own.attrs if own else {},
-        forward=forward,
-        original=number,
-        inplace=node.inplace,
-        shape_only=node.shape_only,
-        external=node.external,
-        untouched=node.untouched,
-        random=node.random,
-        stateful=node.stateful,
-        mutates=node.mutates,
-    )
+    if number is None:
+        return node.having(name=_readable(node.name, original), forward=forward)
+    own = original.nodes[number]
+    return node.having(name=own.name, attrs=own.attrs, original=number)
 
 
 def _readable(name: str, original: Graph) -> str:

@@ -14,8 +14,7 @@ from typing import Mapping, NamedTuple, Sequence
 import mxnet as mx
 
 from echo.errors import GraphError
-from echo.estimators.mxnet_storage import plan_storage
-from echo.estimators.storage_planner import blocks
+from echo.estimators.storage_planner import blocks, planned_bytes
 from echo.frontend.capture import captured_graph, graph_in
 from echo.frontend.symbols import graph_with, infer_binding, numbered_symbol
 from echo.ir.gradient_rules import SUM
@@ -49,12 +48,11 @@ def stateless(graph: Graph) -> Graph:
     """
     if not any(map(_is_of_gates, graph.nodes)):
         return graph
-    nodes = (_stateless(node, number) if _is_of_gates(node) else node for number, node in enumerate(graph.nodes))
+    nodes = list(graph.nodes)
+    for number, node in enumerate(nodes):
+        if _is_of_gates(node):
+            nodes[number] = replace(node, op=spec(node.op).safety.stateless_as, attrs=_split(node.attrs, number))
     return replace(graph, nodes=tuple(nodes))
-
-
-def _stateless(node: Node, number: int) -> Node:
-    return replace(node, op=spec(node.op).safety.stateless_as, attrs=_split(node.attrs, number))
 
 
 def _is_of_gates(node: Node) -> bool:
@@ -102,7 +100,7 @@ def as_cached(
         nodes = [node.having(untouched=node.untouched | added[number]) if number in added else node
                  for number, node in enumerate(nodes)]  # fmt: skip
         cached = replace(cached, nodes=tuple(nodes), accumulations=in_place)
-    return replace(cached, planned_bytes=plan_storage(cached, match_range).total)
+    return replace(cached, planned_bytes=planned_bytes(cached, match_range))
 
 
 def _without_head_copies(training: TrainingGraph) -> TrainingGraph:

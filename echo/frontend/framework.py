@@ -53,7 +53,7 @@ _FUSED = (f"this MXNet would fuse pointwise operators of planned graphs, too, an
 
 
 class MxnetFramework:
-    """Answers the planner's questions about one graph (`echo.passes.request.Framework`).
+    """Answers the planner's questions about one graph, as `echo.passes.request.Framework` says what each returns.
 
     It asks MXNet nothing twice about the graph, and remembers the chunks that MXNet planned for rewritten graphs.
     """
@@ -97,7 +97,6 @@ class MxnetFramework:
         return framework
 
     def on(self, graph: Graph) -> MxnetFramework:
-        """The framework of another graph with the same arguments; its ``key`` stays that of the original graph."""
         if graph is self.graph:
             return self
         for framework in self._derived:
@@ -110,7 +109,6 @@ class MxnetFramework:
 
     @property
     def why_no_fusion(self) -> str:
-        """Why no operator can be fused here; empty where they can."""
         return self.why_no_hook or extension_blocker() or device_blocker(self._ctx)
 
     @property
@@ -125,11 +123,9 @@ class MxnetFramework:
         return setting_of(names, self._binding, self.device)
 
     def runnable(self, graph: Graph) -> Graph:
-        """The graph in operators that may be recomputed here (`stateless`)."""
         return graph if self._runner == Runner.EXECUTOR else stateless(graph)
 
     def types(self) -> Mapping[Entry, TensorType]:
-        """The shape and type of each entry of the graph."""
         if self._types is None:
             self._types = types_of(self.graph, self._binding, self._numbered)
         return self._types
@@ -142,7 +138,6 @@ class MxnetFramework:
         return self._symbol
 
     def inferred(self, graph: Graph, variables: Mapping[str, TensorType]) -> Mapping[Entry, TensorType] | None:
-        """The types of all entries of another graph, whose variables have these types; None where it has none."""
         for known, types_of_variables, found in self._inferred:
             if types_of_variables == variables and known == graph:
                 return found
@@ -161,7 +156,6 @@ class MxnetFramework:
             return None
 
     def argument_names(self) -> Sequence[str]:
-        """The names of ``key.arguments``."""
         if self._names is None:
             names = [*self._numbered.list_arguments(), *self._numbered.list_auxiliary_states()]
             self._names = [self.graph.nodes[number_of(name)].name for name in names]
@@ -182,7 +176,6 @@ class MxnetFramework:
             return self.fresh_copy().differentiate()
 
     def differentiate(self) -> TrainingGraph:
-        """The training graph of the user's symbol."""
         if self._training is None:
             self._training = self._differentiated()
         return self._training
@@ -312,7 +305,6 @@ class MxnetFramework:
         return measuring()
 
     def cost_table(self) -> CostTable:
-        """The measured costs of this device."""
         return CostTable(self.device_key)
 
     def costs(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> CostModel:
@@ -330,5 +322,4 @@ class MxnetFramework:
     def race(
         self, graphs: Mapping[str, Graph], types: Mapping[str, TensorType], limit: float
     ) -> Mapping[str, float] | None:
-        """Seconds of a training step of each of these small graphs on this device; None where that takes too long."""
         return race(graphs, types, self._ctx, limit)

@@ -15,7 +15,7 @@ import numpy as np
 from mxnet.symbol import Symbol
 
 from echo.errors import GraphError, OptionError, ShapeError, UnsupportedError
-from echo.ir.graph import VERSION, Entry, Graph, Node
+from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import HOOK_ATTRIBUTES, MIRROR_ATTRIBUTE, is_true
 from echo.ir.training_node import FLAGS, TensorType, tensor_type
 from echo.system.files import read_json
@@ -85,13 +85,10 @@ def graph_with(*nodes: Node, heads: Sequence[int] = (-1,)) -> Graph:
     Symbols are made of it without ``mx.sym.*``, which programs replace (`amp.init` adds casts) and scopes of the
     program decorate.
     """
-    arguments = tuple(number for number, node in enumerate(nodes) if node.is_variable)
-    outputs = tuple(Entry(number % len(nodes)) for number in heads)
-    return Graph(nodes, outputs, arguments, tuple(range(len(nodes) + 1)), VERSION)
+    return Graph.of(nodes, (Entry(number % len(nodes)) for number in heads))
 
 
 def symbol_of(graph: Graph) -> mx.sym.Symbol:
-    """The graph as a symbol of MXNet."""
     return _loaded(graph.to_text())
 
 

@@ -148,12 +148,10 @@ def unless(attribute: str, default: str, *values: str) -> When:
 
 
 def when_set(flag: str, default: str = "False") -> When:
-    """The condition that a flag is set."""
     return When(flag, default, means_true)
 
 
 def unless_set(flag: str, default: str = "False") -> When:
-    """The condition that a flag is not set."""
     return When(flag, default, lambda text: not means_true(text))
 
 

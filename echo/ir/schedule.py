@@ -10,13 +10,11 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Container, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, walk
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TrainingNode
 
-# A schedule: which forward nodes are recomputed in a training step, and where; data in, data out.
-#
 # The base order is the order of a training graph's nodes. A node is *split* at a position of it: backward nodes from
 # that position on no longer read what the forward pass computed, but a copy that is computed just before the first of
 # them runs. A node split twice is recomputed twice. A copy reads its inputs as they are at that position: the forward
@@ -179,8 +177,7 @@ def needed(training: TrainingGraph, schedule: RecomputeSchedule) -> RecomputeSch
 
 
 def first_backward(training: TrainingGraph) -> int:
-    """The position of the first backward node."""
-    return next((number for number, node in training.operators() if not node.forward), len(training.nodes))
+    return next(iter(training.backward), len(training.nodes))
 
 
 # The training graph with clones of the recomputed forward nodes, as the native hook makes it from a choice.
@@ -220,15 +217,12 @@ class _Builder:
 
         They run in the order of the forward pass: depth-first, from input to input, more would be alive at once.
         """
-        needed = {entry.node for entry in entries if self.missing(entry, position)}
-        below = list(needed)
-        while below:
-            for entry in self.training.nodes[below.pop()].inputs:
-                if entry.node not in needed and self.missing(entry, position):
-                    needed.add(entry.node)
-                    below.append(entry.node)
+
+        def missing(entries: Iterable[Entry]) -> list[int]:
+            return [entry.node for entry in entries if self.missing(entry, position)]
+
         before: tuple[int, ...] = ()
-        for node in sorted(needed):
+        for node in sorted(walk(missing(entries), lambda number: missing(self.training.nodes[number].inputs))):
             before = (self.add_clone(node, position, before),)
 
     def add_clone(self, number: int, position: int, before: tuple[int, ...]) -> int:

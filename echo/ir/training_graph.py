@@ -164,11 +164,8 @@ class TrainingGraph:
             raise GraphError(f"runner: expected one of {', '.join(Runner)}, got {self.runner!r}")
         check_nodes(self.nodes)
         for entry in self.outputs:
-            if not self._exists(entry, len(self.nodes)):
+            if not (0 <= entry.node < len(self.nodes) and 0 <= entry.index < len(self.nodes[entry.node].outputs)):
                 raise GraphError(f"output {tuple(entry)}: there is no such entry")
-
-    def _exists(self, entry: Entry, before: int) -> bool:
-        return 0 <= entry.node < before and 0 <= entry.index < len(self.nodes[entry.node].outputs)
 
     @cached_property
     def first_entry(self) -> tuple[int, ...]:
@@ -270,6 +267,17 @@ class TrainingGraph:
                 if position not in node.shape_only and self.nodes[entry.node].forward:
                     readers.setdefault(Entry(entry.node, entry.index), []).append(number)
         return {entry: tuple(numbers) for entry, numbers in readers.items()}
+
+    @cached_property
+    def backward(self) -> tuple[int, ...]:
+        """The numbers of the operators of the backward pass, in order."""
+        return tuple(number for number, node in self.operators() if not node.forward)
+
+    @cached_property
+    def number_of(self) -> Mapping[int, int]:
+        """The number of the forward operator that stands for each of the user's nodes."""
+        forward = ((node.original, number) for number, node in self.operators() if node.forward)
+        return {original: number for original, number in forward if original is not None}
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:

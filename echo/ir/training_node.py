@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.op_spec import is_true
 from echo.ir.ops import spec
 from echo.system.process import SLOTS
-
-# One node of a training graph, and the types of what it computes.
 
 # MXNet's type flags, in order, with their bytes an element
 _DTYPES = (
@@ -158,12 +156,8 @@ def _check_positions(number: int, node: TrainingNode) -> None:
         ("external", node.external, outputs),
         ("untouched", node.untouched, outputs),
     ):
-        if positions and not _within(positions, count):
+        if positions and not (0 <= min(positions) <= max(positions) < count):
             raise GraphError(f"node {number} ({node.name!r}): {name}: expected numbers below {count}, got {positions}")
-
-
-def _within(positions: Iterable[int], count: int) -> bool:
-    return all(0 <= position < count for position in positions)
 
 
 # Operators that read their inputs through their inputs alone, in the forward pass and in their gradients.

@@ -16,7 +16,7 @@ struct Row {
   const char* reads;  // what NAME_grad reads
 };
 
-// What is said here in a few words is NAME in echo/kernels/reference/ in full.
+// What is said here in a few words is NAME in tests/support/reference/ in full.
 const Row kRows[] = {
     // Gates i f g o: c' = sigmoid(f) c + sigmoid(i) tanh(g); h = sigmoid(o) tanh(c'). order: number n has the n-th
     // permutation of their places, lexicographically; 0 is i f g o. Of a GRU it is that of r z n.

@@ -9,13 +9,14 @@ import array
 import contextlib
 import ctypes
 import json
+import math
 import random
 from copy import copy as shallow_copy
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 CODES = {0: "f", 1: "d", 2: "e", 3: "B", 4: "i", 5: "b", 6: "q"}  # by MXNet's type flag, as the struct module has them
 FLOATS = (0, 1, 2)
-_SIZES = {"f": 4, "d": 8, "e": 2, "B": 1, "i": 4, "b": 1, "q": 8}
+SIZES = {"f": 4, "d": 8, "e": 2, "B": 1, "i": 4, "b": 1, "q": 8}
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _MOST_KEPT = 32 << 20  # bytes up to which glibc keeps freed memory, in a process that has freed so much at once
 _NOISE = 16411  # numbers, again and again: drawing all would take longer than the measurement
@@ -70,13 +71,12 @@ class Library:
         key = flag, below, least, most
         if key not in self._noise:  # drawing the numbers again for each array took longer than most measurements
             self._noise[key] = _noise(*key)
-        noise.fill(self._noise[key], _SIZES[CODES[flag]])
+        noise.fill(self._noise[key], SIZES[CODES[flag]])
         return noise
 
     def constant(self, shape: Sequence[int], flag: int, value: float) -> Array:
-        """An array that holds one number."""
         result = Array(self, shape, flag)
-        result.fill(_packed(CODES[flag], [value]), _SIZES[CODES[flag]])
+        result.fill(_packed(CODES[flag], [value]), SIZES[CODES[flag]])
         return result
 
 
@@ -126,11 +126,7 @@ class Array:
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     def fill(self, values: bytes, size: int) -> None:
         """Writes elements of so many bytes, from the first on and again, until the array is full."""
@@ -318,6 +314,5 @@ class Microbenchmark(NamedTuple):
 
 
 def variable(value: Any) -> Variable:
-    """A variable from JSON."""
     shape, *more = value
     return Variable(tuple(shape), *more)

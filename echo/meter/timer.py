@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import resource
 import time
 from functools import partial
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
-from echo.meter.capi import CODES, Array, Borrowed, Executor, Library, Microbenchmark, Variable
+from echo.meter.capi import CODES, SIZES, Array, Borrowed, Executor, Library, Microbenchmark, Variable
 
 # Seconds of one run of a graph, without the work of the host and of other programs around it.
 #
@@ -291,7 +292,7 @@ class OperatorTimer:
             position = taken.get(variable, 0)
             if position == len(alike):
                 alike.append(self._array(variable))
-                self._kept_bytes += _bytes(variable)
+                self._kept_bytes += math.prod(variable.shape) * SIZES[CODES[variable.flag]]
             arrays[name] = alike[position]
             taken[variable] = position + 1
         return arrays
@@ -324,13 +325,6 @@ class OperatorTimer:
             zeros = {name: self._library.constant(item.shape, item.flag, 0) for name, item in variables}
             self._copy = Executor(self._library, microbenchmark.graph(1), zeros)
         self._copy.forward()
-
-
-def _bytes(variable: Variable) -> int:
-    elements = 1
-    for size in variable.shape:
-        elements *= size
-    return elements * {"e": 2, "B": 1, "b": 1, "d": 8, "q": 8}.get(CODES.get(variable.flag, "f"), 4)
 
 
 def _nothing() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from echo.errors import GraphError
 from echo.estimators.inplace import as_stock, copied, moved, shape_only_hazard
 from echo.ir.gradient_rules import gradient_rules, known
-from echo.ir.graph import Entry, Graph, Node
+from echo.ir.graph import Graph, Node
 from echo.ir.op_spec import (
     GRADIENT_ATTRIBUTE,
     MIRROR_ATTRIBUTE,
@@ -27,7 +27,7 @@ from echo.passes.analysis import Candidates, FindCandidates
 from echo.passes.request import Framework, Request
 from echo.passes.rewrite import gradient_marks, on_equal_nodes
 from echo.passes.select import MATCH_RANGES
-from echo.plans.decisions import Mark, outputs_of, range_text, splits_of
+from echo.plans.decisions import Mark, outputs_of, range_text, recomputed_in, splits_of
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 
@@ -167,7 +167,7 @@ def check_marks(graph: Graph, plan: Plan, framework: Framework) -> None:
 def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, framework: Framework) -> None:
     """Raises unless each marked output is a candidate, and each copy begins at a backward node that exists."""
     offered = _offered(graph, training, FindCandidates().run(Request(graph, Options(), framework), training))
-    backward = len(_backward(training))
+    backward = len(training.backward)
     for mark in plan.marks:
         outputs = outputs_of(mark)
         reason, entries = offered.get(mark.node, ("it is not in the training graph", ()))
@@ -187,21 +187,10 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
         got, expected = (marks.get(number, {}).get(NO_INPLACE_ATTRIBUTE) for marks in (attrs, expected_marks))
         if got != expected:
             raise GraphError(f"marks: node {number}: expected {expected!r} in {NO_INPLACE_ATTRIBUTE}, got {got!r}")
-    number_of = {node.original: number for number, node in training.operators() if node.forward}
-    backward = _backward(training)
-    again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
-    recompute = [Entry(number, output) for number, mark in again.items() for output in outputs_of(mark)]
-    schedule = {
-        number: tuple(backward[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)
-    }
-    refused = sorted(moved(training, device, recompute, schedule))
+    refused = sorted(moved(training, device, *recomputed_in(training, plan.marks)))
     if refused:
         raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator next to it would "
                          "not work in place as it does in the original graph, which may change last bits")  # fmt: skip
-
-
-def _backward(training: TrainingGraph) -> list[int]:
-    return [number for number, node in training.operators() if not node.forward]
 
 
 def _offered(graph: Graph, training: TrainingGraph, candidates: Candidates) -> dict[int, tuple[str, tuple[int, ...]]]:

@@ -95,7 +95,6 @@ def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
 
 
 def _best(request: Request, stages: Stages) -> Variant:
-    """The best of the bases, refined."""
     best = choose(list(_bases(request, stages)), request.graph)
     for refinement in stages.refinements:
         if request.is_late and best.warmed(request) is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Mapping
 
 from echo.estimators.cost_model import UnavailableError, UnmeasurableError
-from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
+from echo.ir.graph import VARIABLE, Entry, Graph, Node
 from echo.ir.training_node import TensorType
 from echo.passes.patterns.apply import Types
 from echo.passes.patterns.attention import ATTENTION
@@ -50,7 +50,7 @@ def sample(view: View, fusion: Fusion, types: Types, rows: Mapping[str, int] | N
         node._with(inputs=tuple(map(build.new, node.inputs)), name=f"f{number}")
         for number, node in enumerate(fusion.nodes)
     )
-    unfused = build.graph(heads)
+    unfused = Graph.of(build.nodes, heads, build.counts)
     outputs = dict(zip(heads, map(build.new, fusion.outputs.values())))
     moved = replace(fusion, nodes=nodes, outputs=outputs, replaced=frozenset(head.node for head in heads))
     fused = applied(unfused, [moved], copies=False)
@@ -65,8 +65,8 @@ class _Made:
         self._view, self._fusion, self._types, self._rows = view, fusion, types, rows
         reads = (*fusion.shapes, *(entry for node in fusion.nodes for entry in node.inputs))
         self._leaves = {plain(entry) for entry in reads if entry.node >= 0 and entry.node not in fusion.replaced}
-        self._nodes: list[Node] = []
-        self._counts: list[int] = []
+        self.nodes: list[Node] = []
+        self.counts: list[int] = []  # of their outputs
         self._at: dict[Entry, Entry] = {}
         self._numbers: dict[int, int] = {}
         self.variables: dict[str, TensorType] = {}
@@ -81,13 +81,6 @@ class _Made:
     def new(self, entry: Entry) -> Entry:
         """Returns the sample's entry for one that the fusion reads; those of the fusion's own nodes stay."""
         return self.put(entry) if entry.node >= 0 else entry
-
-    def graph(self, heads: tuple[Entry, ...]) -> Graph:
-        starts = [0]
-        for count in self._counts:
-            starts.append(starts[-1] + count)
-        arguments = tuple(number for number, node in enumerate(self._nodes) if node.is_variable)
-        return Graph(tuple(self._nodes), heads, arguments, tuple(starts), VERSION)
 
     def _is_read(self, entry: Entry) -> bool:
         node = self._view.node(entry)
@@ -122,15 +115,15 @@ class _Made:
             node = self._view.graph.nodes[entry.node]
             inputs = tuple(map(self.put, node.inputs))
             attrs = {name: text for name, text in node.attrs.items() if not name.startswith("__")}
-            self._numbers[entry.node] = len(self._nodes)
-            node = Node(node.op, f"n{len(self._nodes)}", inputs, attrs=attrs)
+            self._numbers[entry.node] = len(self.nodes)
+            node = Node(node.op, f"n{len(self.nodes)}", inputs, attrs=attrs)
             self._add(node, self._view.graph.num_outputs(entry.node))
         return Entry(self._numbers[entry.node], entry.index)
 
     def _add(self, node: Node, outputs: int) -> Entry:
-        self._nodes.append(node)
-        self._counts.append(outputs)
-        return Entry(len(self._nodes) - 1)
+        self.nodes.append(node)
+        self.counts.append(outputs)
+        return Entry(len(self.nodes) - 1)
 
 
 OWN, FUSED = "own", "fused"

@@ -1,4 +1,4 @@
-"""A request for a plan: a graph, options, and the protocols by which a framework answers for the framework."""
+"""A request for a plan: a graph, options, and the protocol by which a framework answers for that graph."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from echo.policies.problem import WarmStart
 from echo.system.process import NEVER, Deadline
 
 
-class FrameworkFacts(Protocol):
-    """Facts about the graph and where it runs; `echo.frontend.framework` asks MXNet. ``device`` is "cpu" or "gpu".
+class Framework(Protocol):
+    """Everything that planning asks about the graph and where it runs; a stage that does not run asks for nothing.
 
-    ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
-    the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN; ``cudnn``: those of convolutions
-    are cuDNN's, and never added to an array; ``fuses``: MXNet fuses pointwise operators of the original graph, and of
-    no other. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes that are there
-    all the time, by kind; ``workspace_slots`` counts what they draw workspaces from. ``key`` is the key of
-    the plan, ``family`` a text that is equal for graphs that train the same weights. ``why_no_fusion`` says why no
-    operator can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
-    ``repeats_bits``: a copy of a compute-heavy operator computes the same bits. ``setting`` is what patterns have to
-    know.
+    `echo.frontend.framework` asks MXNet. ``device`` is "cpu" or "gpu". ``hook`` says whether the native hook applies
+    plans; otherwise attributes of MXNet do, and the training graph holds the forward nodes alone. ``onednn``: gradients
+    of activations are those of oneDNN; ``cudnn``: those of convolutions are cuDNN's, and never added to an array;
+    ``fuses``: MXNet fuses pointwise operators of the original graph, and of no other. ``match_range`` is what MXNet's
+    memory planner would use by itself, ``static`` the bytes that are there all the time, by kind; ``workspace_slots``
+    counts what they draw workspaces from. ``key`` is the key of the plan, ``family`` a text that is equal for graphs
+    that train the same weights. ``why_no_fusion`` says why no operator can be fused, empty where they can; ``adds``,
+    that gradients may be added to arrays that the user has. ``repeats_bits``: a copy of a compute-heavy operator
+    computes the same bits. ``setting`` is what patterns have to know.
     """
 
     device: str
@@ -75,9 +75,8 @@ class FrameworkFacts(Protocol):
     def runnable(self, graph: Graph) -> Graph:
         """The graph in operators that may be recomputed here: a CachedOp has no room for their state."""
 
-
-class GraphQueries(Protocol):
-    """Answers from MXNet's own passes: the training graph, and the bytes that a step needs."""
+    def on(self, graph: Graph) -> Framework:
+        """The framework of another graph with the same arguments; ``key`` stays the user's."""
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
@@ -95,10 +94,6 @@ class GraphQueries(Protocol):
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         """The evaluator of choices on this training graph, and the effort that a search may spend on it."""
-
-
-class CostSource(Protocol):
-    """The protocol of measured seconds of operators on this device."""
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
@@ -120,13 +115,6 @@ class CostSource(Protocol):
             UnmeasurableError: they do not run here.
             UnavailableError: nothing can be measured now.
         """
-
-
-class Framework(FrameworkFacts, GraphQueries, CostSource, Protocol):
-    """Everything that planning asks the framework; a stage that does not run asks for nothing."""
-
-    def on(self, graph: Graph) -> Framework:
-        """The framework of another graph with the same arguments; ``key`` stays the user's."""
 
 
 class Unreached(NamedTuple):

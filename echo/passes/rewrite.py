@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Iterable, Iterator, Mapping
 
 from echo.estimators.cost_model import CostModel
-from echo.estimators.footprint import Footprint, footprint
+from echo.estimators.footprint import footprint
 from echo.estimators.inplace import shape_only_hazard
 from echo.estimators.storage_planner import blocks
 from echo.ir.graph import Entry, Graph
@@ -60,7 +60,8 @@ class Rewrite:
     def run(self, request: Request, training: TrainingGraph, selection: Selection) -> Rewritten:
         outputs: dict[int, list[int]] = {}
         splits: dict[int, list[int]] = {}
-        ranks = _backward_ranks(training)  # none without the hook, where all backward nodes read the same copy
+        # none without the hook, where all backward nodes read the same copy
+        ranks = {number: rank for rank, number in enumerate(training.backward)}
         for entry in sorted(selection.recompute):
             original = training.nodes[entry.node].original
             if original is not None and entry.node in selection.runs:
@@ -96,12 +97,6 @@ def on_equal_nodes(
         duplicates = common_subexpressions(graph, training).items()
         attributes.update({duplicate: attributes[number] for duplicate, number in duplicates if number in attributes})
     return attributes
-
-
-def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
-    """The backward nodes, counted from 0, by position."""
-    backward = [number for number, node in training.operators() if not node.forward]
-    return {number: rank for rank, number in enumerate(backward)}
 
 
 # Never worse, and the same bits: where MXNet's own planner says otherwise, the original graph is bound as it is.
@@ -140,23 +135,22 @@ class Confirm:
         """The verdict on the bytes and on the bits, whatever time it takes."""
         match_range = rewritten.match_range or request.framework.match_range
         planned, accumulations = request.framework.mxnet_memory_plan(rewritten.graph, match_range)
+        kept = _layout_copy_bytes(training, marks_of(request.graph, rewritten.graph))
+        late = shape_only_hazard(request.graph, training, request.framework.device)
         if accumulations != training.accumulations:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
-            return Confirmed(training.planned_bytes, False, reason)
-        late = shape_only_hazard(request.graph, training, request.framework.device)
-        if late and match_range != StorageStrategy.ASSIGNED:
+        elif late and match_range != StorageStrategy.ASSIGNED:
             reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
+        else:
+            reason = _too_little(request, training, planned + kept)
+        if reason:
             return Confirmed(training.planned_bytes, False, reason)
-        kept = _layout_copy_bytes(training, marks_of(request.graph, rewritten.graph))
-        reason = "" if request.options.recompute else _too_little(request, training, planned + kept)
-        return (
-            Confirmed(training.planned_bytes, False, reason)
-            if reason
-            else Confirmed(planned, True, layout_copy_bytes=kept)
-        )
+        return Confirmed(planned, True, layout_copy_bytes=kept)
 
 
 def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
+    if request.options.recompute:
+        return ""
     if planned >= training.planned_bytes:
         return "nothing to gain"
     gain = 1 - planned / training.planned_bytes
@@ -246,8 +240,8 @@ def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
     """The bytes that a graph needs; where backward nodes are known and details asked for, also its footprint."""
     if not request.details or not request.framework.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, request.static, {}, {})
-    held: Footprint = footprint(training, blocks(training), request.static)
-    return Memory(planned, held.peak, dict(held.static), dict(held.at_peak), dict(held.layers))
+    held = footprint(training, blocks(training))
+    return Memory(planned, held.peak, request.static, dict(held.at_peak), dict(held.layers))
 
 
 def _with_layout_copies(planned: Memory, kept: int) -> Memory:

@@ -266,7 +266,7 @@ def _unreachable(request: Request, training: TrainingGraph, best: Selection, lim
     static = sum(request.static.values())
     planned = with_clones(training, best.recompute, best.schedule)
     storage = blocks(planned)
-    peak = footprint(planned, storage, request.static).peak_node
+    peak = footprint(planned, storage).peak_node
     largest = [f"{name} {size_text(size)}" for name, size in held_at_peak(planned, storage, peak)]
     kinds = [f"{kind} {size_text(size)}" for kind, size in request.static.items() if size]
     bounds = {"max_overhead": request.options.overhead_bound, "max_time": request.options.max_time}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import os
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Sequence
 
-from echo import native
+from echo import kernels, native
 from echo.errors import EchoError
 from echo.ir.graph import Graph
 from echo.passes.check_marks import with_marks
@@ -93,9 +92,7 @@ def _source() -> str:
     An editable install has the native libraries in folders of their own, which their packages know.
     """
     states = set()
-    kernels = importlib.util.find_spec("echo.kernels")  # which is not imported: that takes numpy
-    folders = (kernels and kernels.submodule_search_locations) or ()
-    for root in (os.path.dirname(os.path.dirname(__file__)), *native.__path__, *folders):
+    for root in (os.path.dirname(os.path.dirname(__file__)), *native.__path__, *kernels.__path__):
         for folder, _, names in os.walk(root):
             for name in names:
                 if name.endswith((".py", ".so")):

@@ -11,6 +11,7 @@ from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 from echo.errors import GraphError, PlanError
 from echo.estimators.footprint import has_automatic_name, layer_named
 from echo.ir.graph import Graph
+from echo.ir.schedule import once
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import Candidates, Differentiate, FindCandidates
 from echo.passes.check_marks import check_marks, with_marks
@@ -19,7 +20,7 @@ from echo.passes.pass_manager import run
 from echo.passes.patterns.apply import fused_at, fused_for_shapes
 from echo.passes.request import Framework, Request
 from echo.passes.rewrite import Confirm, Rewritten
-from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, Decision, Memory, Note, outputs_of, splits_of
+from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, Decision, Memory, Note, recomputed_in
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.policies.problem import WarmStart
@@ -214,13 +215,10 @@ def warm_start_of(base: Graph, plan: Plan, options: Options, framework: Framewor
     request = Request(base, options, framework)
     values = run((Differentiate(), FindCandidates()), [request], request.progress)
     training, candidates = values[TrainingGraph], values[Candidates]
-    number_of = {node.original: number for number, node in training.operators() if node.forward}
-    backward = [number for number, node in training.operators() if not node.forward]
-    again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
+    entries, splits = recomputed_in(training, plan.marks)
+    chosen = {entry.node for entry in entries}
     offered = {**candidates.light, **candidates.heavy}
-    # a copy that is read by the whole backward pass begins at its first node
-    schedule = {number: tuple(backward[at] for at in splits_of(mark) or (0,)) for number, mark in again.items()}
-    return WarmStart.of(training, offered, again.keys(), schedule)
+    return WarmStart.of(training, offered, chosen, {**once(training, chosen), **splits})
 
 
 # The plan of a model for other shapes than its own: the same marks, checked again, without a search.

@@ -13,11 +13,10 @@ from echo.estimators.inplace import with_layout_copies
 from echo.estimators.storage_planner import Evaluation, Evaluator, RecomputeMask
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
-from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import Candidates, EstimateCost, FindCandidates
 from echo.passes.request import Request
-from echo.plans.decisions import RECOMPUTE, Decision, outputs_of, splits_of
+from echo.plans.decisions import RECOMPUTE, Decision, recomputed_in
 from echo.plans.plan import Plan
 from echo.plans.text import Alternative, Cost
 from echo.policies.equivalence_classes import classes
@@ -34,7 +33,7 @@ class WhatIf:
 
     def __call__(self, decision: Decision) -> Alternative:
         """The costs of the plan with this decision reversed (`echo.plans.text.Alternative`)."""
-        number = self._number_of.get(decision.node)
+        number = self._training.number_of.get(decision.node)
         if number is None:
             return Alternative(note="not a node of the symbol: it is never recomputed")
         entries = self._entries(number, decision.output)
@@ -65,10 +64,11 @@ class WhatIf:
 
     def _alike(self, number: int, decision: Decision) -> list[int]:
         """Returns the other nodes of the same equivalence class for which the plan has the same decision."""
+        number_of = self._training.number_of
         same_action = {
-            self._number_of[item.node]
+            number_of[item.node]
             for item in self.plan.decisions
-            if item.action == decision.action and item.output == decision.output and item.node in self._number_of
+            if item.action == decision.action and item.output == decision.output and item.node in number_of
         }
         (groups,) = classes(self._training, sorted(same_action), (_ROUNDS,))
         group = next(group for group in groups if number in group)
@@ -85,11 +85,6 @@ class WhatIf:
         return with_layout_copies(training, self.request.framework.device)
 
     @cached_property
-    def _number_of(self) -> dict[int, int]:
-        operators = self._training.operators()
-        return {node.original: number for number, node in operators if node.forward and node.original is not None}
-
-    @cached_property
     def _candidates(self) -> Candidates:
         return FindCandidates().run(self.request, self._training)
 
@@ -102,21 +97,9 @@ class WhatIf:
     def _choice(self) -> RecomputeMask:
         """The choice of the plan, as the evaluator takes it."""
         choice = np.zeros(self._evaluator.entries, np.uint8)
-        for mark in self.plan.marks:
-            for output in outputs_of(mark):
-                if mark.node in self._number_of:  # else MXNet merged the node into an equal one
-                    choice[self._training.entry_id(Entry(self._number_of[mark.node], output))] = 1
+        entries, _ = recomputed_in(self._training, self.plan.marks)
+        choice[[self._training.entry_id(entry) for entry in entries]] = 1
         return choice
-
-    @cached_property
-    def _schedule(self) -> RecomputeSchedule:
-        """The backward nodes at which copies of marked nodes begin, where one copy does not serve all readers."""
-        backward = [number for number, node in self._training.operators() if not node.forward]
-        return {
-            self._number_of[mark.node]: tuple(backward[split] for split in splits_of(mark))
-            for mark in self.plan.marks
-            if splits_of(mark) and mark.node in self._number_of
-        }
 
     @cached_property
     def _unchanged(self) -> Evaluation:
@@ -124,4 +107,4 @@ class WhatIf:
 
     def _evaluate(self, choice: RecomputeMask) -> Evaluation:
         match_range = self.request.framework.match_range if self.plan.match_range is None else self.plan.match_range
-        return self._evaluator.evaluate(choice, (match_range,), None, self._schedule)
+        return self._evaluator.evaluate(choice, (match_range,), None, recomputed_in(self._training, self.plan.marks)[1])

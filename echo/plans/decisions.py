@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Any, Iterable, Mapping, Sequence, Tuple, Type
 
 from echo.errors import GraphError
-from echo.ir.graph import Graph
+from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, OF_PLANS, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.training_graph import StorageStrategy
+from echo.ir.schedule import RecomputeSchedule
+from echo.ir.training_graph import StorageStrategy, TrainingGraph
 from echo.system.files import shortened
 
 # The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes.
@@ -287,3 +288,16 @@ def splits_of(mark: Mark) -> tuple[int, ...]:
     """The backward nodes, counted from 0, at which another copy begins; none where all read the same copy."""
     _, _, splits = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
     return tuple(int(split) for split in splits.split(",") if split)
+
+
+def recomputed_in(training: TrainingGraph, marks: Iterable[Mark]) -> tuple[list[Entry], RecomputeSchedule]:
+    """The entries that marks recompute, and the schedule of nodes of which one copy does not serve all readers.
+
+    Nodes that MXNet merged into equal ones are not there.
+    """
+    again = [(training.number_of[mark.node], mark) for mark in marks if mark.node in training.number_of]
+    entries = [Entry(number, output) for number, mark in again for output in outputs_of(mark)]
+    splits = ((number, splits_of(mark)) for number, mark in again)
+    return entries, {
+        number: tuple(training.backward[at] for at in positions) for number, positions in splits if positions
+    }

@@ -9,7 +9,8 @@ from typing import Any, Callable, NamedTuple, TypeVar
 from echo.errors import BudgetError, OptionError
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
-from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
+from echo.plans.text import titled_table
+from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text, text_of
 
 _MOST_BUDGETS = 100
 _MOST_TRIES = 20
@@ -58,25 +59,17 @@ class Frontier:
         return preformatted(str(self))
 
     def __str__(self) -> str:
+        headings = ("budget MB", "total MB", "planned MB", "time", "of it recomputation", "recomputed nodes")
         with preserve_python_rng():
-            return self._table()
-
-    def _table(self) -> str:
-        from rich.table import Table  # needed to print, not to plan
-
-        from echo.system.terminal import text_of
-
-        table = Table(title="frontier", title_justify="left")
-        for heading in ("budget MB", "total MB", "planned MB", "time", "of it recomputation", "recomputed nodes"):
-            table.add_column(heading, justify="right")
-        for row in self.to_json():
-            sizes = (megabytes(row[name]) for name in ("budget", "total", "planned"))
-            times = f"{100 * (row['time'] - 1):+.1f} %", f"+{100 * row['overhead']:.1f} %"
-            table.add_row(*sizes, *times, str(row["recomputed_nodes"]))
-        for plan in self.plans[:1]:  # each has the bytes of the original graph
-            sizes = (megabytes(size) for size in (plan.before.total, plan.before.planned))
-            table.add_row("without echo", *sizes, "+0.0 %", "+0.0 %", "0")
-        return text_of([table], 100)
+            table = titled_table("frontier", *headings)
+            for row in self.to_json():
+                sizes = (megabytes(row[name]) for name in ("budget", "total", "planned"))
+                times = f"{100 * (row['time'] - 1):+.1f} %", f"+{100 * row['overhead']:.1f} %"
+                table.add_row(*sizes, *times, str(row["recomputed_nodes"]))
+            for plan in self.plans[:1]:  # each has the bytes of the original graph
+                sizes = (megabytes(size) for size in (plan.before.total, plan.before.planned))
+                table.add_row("without echo", *sizes, "+0.0 %", "+0.0 %", "0")
+            return text_of([table], 100)
 
 
 def _smallest(plan: Callable[[int], P]) -> tuple[int, P]:

@@ -89,12 +89,9 @@ class PlanKey:
     def to_json(self) -> dict[str, Any]:
         """The key as a JSON value."""
         arguments = [[list(argument.shape), argument.dtype, argument.request] for argument in self.arguments]
-        return {**self._fields(), "arguments": arguments}
-
-    def _fields(self) -> dict[str, Any]:
         return {
             "graph": self.graph, "operators": dict(self.operators), "device": self.device, "runner": self.runner,
-            "settings": dict(self.settings),
+            "settings": dict(self.settings), "arguments": arguments,
         }  # fmt: skip
 
     @staticmethod
@@ -139,7 +136,6 @@ def digest(graph: Graph) -> str:
 
 
 def operators(graph: Graph) -> dict[str, int]:
-    """Returns the number of nodes of each operator."""
     counts = Counter(map(attrgetter("op"), graph.nodes))
     del counts[VARIABLE]
     return dict(counts)

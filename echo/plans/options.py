@@ -99,11 +99,12 @@ class Options:
             raise OptionError(f"optimizer_states: expected a number from 0 to {_MOST_STATES}, got {states!r}")
         object.__setattr__(self, "plan", _plans(self.plan))
         _check_fusion(self)
-        _check_overhead(self.max_overhead)
-        _check_time(self.max_time)
+        if self.max_overhead != AUTO:
+            _check_number("max_overhead", self.max_overhead, "a fraction of the step such as 0.10, 'auto' or None")
+        _check_number("max_time", self.max_time, "a multiple of the original step such as 1.0, or None", above=True)
         if self.heavy not in (AUTO, NEVER_HEAVY):
             raise OptionError(f"heavy: expected {AUTO!r} or {NEVER_HEAVY!r}, got {self.heavy!r}")
-        _check_seconds(self.max_planning)
+        _check_number("max_planning", self.max_planning, "seconds above 0, or None for any", above=True)
         if self.memory_budget is not None:
             budget_bytes(self.memory_budget, 2**40)
         _check_policy(self.policy)
@@ -117,9 +118,8 @@ class Options:
         """
         unknown = sorted(set(values) - set(OPTION_NAMES))
         if unknown:
-            question = did_you_mean(unknown[0], OPTION_NAMES)
-            expected = f"expected one of {', '.join(OPTION_NAMES)}{'; ' if question else ''}{question}"
-            raise OptionError(f"unknown option {unknown[0]!r}, {expected}")
+            question = did_you_mean(unknown[0], OPTION_NAMES, "; ")
+            raise OptionError(f"unknown option {unknown[0]!r}, expected one of {', '.join(OPTION_NAMES)}{question}")
         return Options(**values)
 
     @cached_property
@@ -236,25 +236,14 @@ def _check_fusion(options: Options) -> None:
         raise OptionError(f"plan: expected none with fused operators with {way}, which fuses nothing")
 
 
-def _check_overhead(value: float | str | None) -> None:
-    if value is None or value == "auto":
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
-        raise OptionError(f"max_overhead: expected a fraction of the step such as 0.10, 'auto' or None, got {value!r}")
+def _check_number(name: str, value: object, expected: str, above: bool = False) -> None:
+    """Raises unless a value is None, or a number from 0 on, or ``above`` it."""
+    if value is not None and not (_is_number(value) and (value or not above)):
+        raise OptionError(f"{name}: expected {expected}, got {value!r}")
 
 
-def _check_time(value: float | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST:
-        raise OptionError(f"max_time: expected a multiple of the original step such as 1.0, or None, got {value!r}")
-
-
-def _check_seconds(value: float | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST:
-        raise OptionError(f"max_planning: expected seconds above 0, or None for any, got {value!r}")
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _MOST
 
 
 def budget_bytes(value: int | float | str, stock: int) -> int:
@@ -273,7 +262,7 @@ def budget_bytes(value: int | float | str, stock: int) -> int:
         if not match:
             raise OptionError(message)
         unit, amount = match[2], float(match[1]) * _unit(match[3], match[4])
-    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 < amount <= _MOST:
+    if isinstance(amount, str) or not _is_number(amount) or not amount:
         raise OptionError(message)
     is_fraction = unit == "%" or (not unit and amount <= 1)
     amount = amount / 100 if unit == "%" else amount

@@ -108,9 +108,18 @@ def _not_fused(groups: list[list[MissedFusion]]) -> Table:
 
 def table_of(heading: str, *numbers: str) -> Table:
     """Returns an empty table with one column of words, and columns of numbers."""
+    return _with_numbers({}, (heading,), numbers)
+
+
+def titled_table(title: str, *numbers: str, words: Sequence[str] = ()) -> Table:
+    """Returns an empty table below a title, with columns of words, and of numbers."""
+    return _with_numbers({"title": title, "title_justify": "left"}, words, numbers)
+
+
+def _with_numbers(options: Mapping[str, Any], words: Sequence[str], numbers: Sequence[str]) -> Table:
     from rich.table import Table  # rich is needed to print, not to plan
 
-    table = Table(heading)
+    table = Table(*words, **options)
     for each in numbers:
         table.add_column(each, justify="right")
     return table

@@ -123,39 +123,19 @@ def _loaded(text: str) -> tuple[Plan, ...]:
     return tuple(plans)
 
 
-def _number(text: str) -> float | str | None:
-    word = text.strip().lower()
-    if word in ("none", "auto"):
-        return None if word == "none" else "auto"
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
+def _number(kind: Callable[[str], float], expected: str, *words: str) -> Callable[[str], float | str | None]:
+    """Returns a function that reads a number of this kind or one of these words, of which "none" is None."""
 
+    def read(text: str) -> float | str | None:
+        word = text.strip().lower()
+        if word in words:
+            return None if word == "none" else word
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"expected {expected}, got {text!r}") from None
 
-def _multiple(text: str) -> float | None:
-    if text.strip().lower() == "none":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"expected a multiple of the step such as 1.0, or none, got {text!r}") from None
-
-
-def _seconds(text: str) -> float | None:
-    if text.strip().lower() == "none":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"expected seconds such as 10, or none, got {text!r}") from None
-
-
-def _count(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"expected a number such as 2, got {text!r}") from None
+    return read
 
 
 class Debug(NamedTuple):
@@ -231,11 +211,15 @@ RENAMED = {
     "ECHO_CUBLAS": f"{DEBUG_VARIABLE}=cublas=0",
     "ECHO_KERNELS_LEVEL": f"{DEBUG_VARIABLE}=level=avx2",
 }
+_fraction = _number(float, "a fraction of the step such as 0.10, auto or none", "none", "auto")
+_multiple = _number(float, "a multiple of the step such as 1.0, or none", "none")
+_seconds = _number(float, "seconds such as 10, or none", "none")
+_count = _number(int, "a number such as 2")
 # variable: (option, how it is read, what it means); all that users may set
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
     "ECHO_POLICY": ("policy", str, f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),
-    "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
+    "ECHO_MAX_OVERHEAD": ("max_overhead", _fraction, "fraction of the step, or none"),
     "ECHO_MAX_TIME": ("max_time", _multiple, "a planned step as a multiple of the original one, as 1.0, or none"),
     "ECHO_HEAVY": ("heavy", str, "auto, or never: no compute-heavy operator runs twice"),
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "whole bytes, a size such as 6GB, or a fraction as 0.5 or 50%"),

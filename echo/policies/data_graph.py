@@ -109,7 +109,6 @@ def _is_id(value: object) -> bool:
 
 
 def _numbers(nodes: Sequence[Any]) -> dict[Any, int]:
-    """The position of each id."""
     number_of: dict[Any, int] = {}
     for position, node in enumerate(nodes):
         if not isinstance(node, dict) or not _is_id(node.get("id")):
@@ -201,8 +200,6 @@ def _cost(value: Mapping[str, Any]) -> float:
         raise GraphError(f"node {value['id']!r}: cost: expected a number, zero or more, got {cost!r}")
     return float(cost)
 
-
-# Policies on data graphs.
 
 _SIMULATIONS = 500_000  # of the whole graph, that a search may take: a few seconds for some hundred nodes
 _SHARE_OF_START = 0.25  # of those, to improve a schedule that was found elsewhere

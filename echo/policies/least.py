@@ -39,7 +39,6 @@ class Known:
                 for key, schedules in self._schedules.items()}  # fmt: skip
 
     def add(self, training: TrainingGraph, schedule: RecomputeSchedule) -> None:
-        """Remembers a schedule."""
         schedules = self._schedules[_key(training)]
         if schedule not in schedules:
             schedules.append(schedule)

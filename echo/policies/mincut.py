@@ -242,10 +242,9 @@ def least_bytes(problem: Problem) -> int:
     of_forward, of_backward = (
         _alive(training, np.where(arrays["forward"][training.node_of] == side, sizes, 0)) for side in (1, 0)
     )
-    backward = [number for number, node in training.operators() if not node.forward]
-    if not backward:
+    if not training.backward:
         return 0
-    after = max(backward, key=lambda number: float(of_backward[number] + _STASHED * of_forward[number]))
+    after = max(training.backward, key=lambda number: float(of_backward[number] + _STASHED * of_forward[number]))
     return int(of_backward[after]) + stash_lower_bound(problem, after)
 
 

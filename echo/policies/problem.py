@@ -241,6 +241,12 @@ class Problem:
         over = float(max(0, evaluation.bytes - self.max_bytes))
         return (over, late, evaluation.seconds)
 
+    def most_bytes(self, current: Evaluation) -> int | None:
+        """Bytes above which no choice can rank before the current one, None where there is no such bound."""
+        if self.max_bytes is not None:
+            return max(self.max_bytes, current.bytes)
+        return current.bytes if self.rank(current)[0] == 0 else None
+
 
 class Policy(Protocol):
     """A strategy: returns the candidates that are recomputed, and where."""

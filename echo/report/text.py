@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from echo.errors import OptionError
-from echo.plans.text import largest_rows
+from echo.plans.text import largest_rows, table_of, titled_table
 from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import change_text, megabytes, preserve_python_rng, text_of
 
@@ -80,25 +80,15 @@ _MOST_LAYERS, _MOST_ARRAYS = 12, 8
 
 def render(profile: Profiled, layer: Layer = layer_of) -> str:
     """The profile as a text of at most 120 columns; ``layer`` groups arrays in another way than by their layers."""
-    head = f"echo profile ({profile.device}): {_summary(profile)}"
+    totals = ", ".join(f"{name} {megabytes(usage.total)} MB" for name, usage in profile.usages.items())
+    head = f"echo profile ({profile.device}): {totals}"
     tables = (_kinds(profile), _layers(profile, layer), *_frontier(profile), *_largest(profile))
     notes = (f"note: {note}" for note in profile.plan.remarks) if PLANNED in profile.usages else ()
     return text_of([head, *tables, *notes], _WIDTH)
 
 
-def _summary(profile: Profiled) -> str:
-    return ", ".join(f"{name} {megabytes(usage.total)} MB" for name, usage in profile.usages.items())
-
-
-def _table(title: str, profile: Profiled) -> Table:
-    table = Table(title, title_justify="left")
-    for name in profile.usages:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _kinds(profile: Profiled) -> Table:
-    table, usages = _table("at the peak, by kind (MB)", profile), profile.usages.values()
+    table, usages = table_of("at the peak, by kind (MB)", *profile.usages), profile.usages.values()
     columns = [usage.by_kind for usage in usages]
     for kind in dict.fromkeys(kind for column in columns for kind in column):
         table.add_row(kind, *(megabytes(column.get(kind, 0)) for column in columns))
@@ -118,7 +108,7 @@ def _kinds(profile: Profiled) -> Table:
 
 
 def _layers(profile: Profiled, layer: Layer) -> Table:
-    table = _table("at the peak, by layer (MB)", profile)
+    table = table_of("at the peak, by layer (MB)", *profile.usages)
     for name, *sizes in largest_rows([usage.layers(layer) for usage in profile.usages.values()], _MOST_LAYERS):
         table.add_row(name, *map(megabytes, sizes))
     return table
@@ -127,9 +117,7 @@ def _layers(profile: Profiled, layer: Layer) -> Table:
 def _frontier(profile: Profiled) -> Iterable[RenderableType]:
     if not profile.frontier:
         return
-    table = Table(title="what other budgets buy", title_justify="left")
-    for heading in ("all of it, MB", "time of a step, predicted"):
-        table.add_column(heading, justify="right")
+    table = titled_table("what other budgets buy", "all of it, MB", "time of a step, predicted")
     this = {"total": profile.plan.after.total, "time": profile.plan.time_ratio}
     for row in sorted([*profile.frontier, this], key=lambda row: row["total"]):
         note = " (this plan)" if row is this else ""
@@ -142,11 +130,8 @@ def _largest(profile: Profiled) -> Iterable[Table]:
     for name, usage in profile.usages.items():
         if not usage.steps:
             continue
-        table = Table(title=f"{name}: largest arrays at the peak, {usage.moment}", title_justify="left")
-        for heading in ("array", "operator", "kind"):
-            table.add_column(heading)
-        for heading in ("MB", "from step", "to step"):
-            table.add_column(heading, justify="right")
+        title = f"{name}: largest arrays at the peak, {usage.moment}"
+        table = titled_table(title, "MB", "from step", "to step", words=("array", "operator", "kind"))
         for tensor in usage.at_peak[:_MOST_ARRAYS]:
             span = ("always", "") if tensor.first == ALWAYS else (str(tensor.first), str(tensor.last))
             table.add_row(tensor.name, tensor.op, tensor.kind, megabytes(tensor.bytes), *span)
@@ -214,9 +199,7 @@ def _pairs(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, tup
 
 
 def _changes(title: str, rows: Mapping[str, tuple[int, int]], totals: Mapping[str, tuple[int, int]]) -> Table:
-    table = Table(title, title_justify="left")
-    for heading in ("before", "after", "change"):
-        table.add_column(heading, justify="right")
+    table = table_of(title, "before", "after", "change")
     changes = {name: abs(after - before) for name, (before, after) in rows.items()}
     changed = sorted((name for name in rows if changes[name] >= _LEAST), key=changes.__getitem__, reverse=True)
     for name in changed[:_MOST_LAYERS]:
@@ -224,12 +207,7 @@ def _changes(title: str, rows: Mapping[str, tuple[int, int]], totals: Mapping[st
     rest = [name for name in rows if name not in changed[:_MOST_LAYERS]]
     if rest:
         before, after = (sum(rows[name][side] for name in rest) for side in (0, 1))
-        table.add_row(
-            f"{len(rest)} {'more' if changed else 'unchanged'}",
-            megabytes(before),
-            megabytes(after),
-            change_text(before, after),
-        )
+        _row(table, f"{len(rest)} {'more' if changed else 'unchanged'}", before, after)
     table.add_section()
     for name, pair in totals.items():
         _row(table, name, *pair)

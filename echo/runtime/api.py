@@ -65,8 +65,7 @@ def _check_known(arrays: Iterable[str], names: Iterable[str]) -> None:
     if name in _RENAMED:
         raise OptionError(f"{name}: this option is now {_RENAMED[name]!r}")
     expected = f"expected one of {', '.join(OPTION_NAMES)}, or the name of an array of the symbol"
-    question = did_you_mean(name, [*OPTION_NAMES, *names])
-    raise OptionError(f"unknown option {name!r}, {expected}{'; ' if question else ''}{question}")
+    raise OptionError(f"unknown option {name!r}, {expected}{did_you_mean(name, [*OPTION_NAMES, *names], '; ')}")
 
 
 def _shapes_of(keywords: Mapping[str, Any], names: Collection[str] | None = None) -> _Shapes:
@@ -81,8 +80,7 @@ def _shapes_of(keywords: Mapping[str, Any], names: Collection[str] | None = None
         if name in arrays:
             raise OptionError(f"shapes: {name!r} is also given as a keyword, expected it once")
         if names is not None and name not in names:
-            question = did_you_mean(name, names)
-            raise OptionError(f"shapes: the symbol has no array {name!r}{'; ' if question else ''}{question}")
+            raise OptionError(f"shapes: the symbol has no array {name!r}{did_you_mean(name, names, '; ')}")
     return {name: _shape(name, value) for name, value in {**arrays, **given}.items()}
 
 

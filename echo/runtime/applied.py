@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, ContextManager, Protocol, Sequence
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -24,6 +24,7 @@ from echo.plans.options import Options
 from echo.policies.problem import WarmStart
 from echo.runtime.backward_checks import InputWatch, watch_of, watch_of_all
 from echo.runtime.bind_request import Shapes
+from echo.verify.verifier import Verifier
 
 if TYPE_CHECKING:
     from echo.runtime.error_policy import ErrorPolicy
@@ -55,16 +56,6 @@ class Rebinds(Protocol):
         """The training graph of a bind like this."""
 
 
-class Verifies(Protocol):
-    """Verifies an executor at its first training step (`echo.verify.verifier.Verifier`)."""
-
-    def matches_original(self, executor: Any, inputs: Mapping[str, Any]) -> bool:
-        """Whether an executor does what the original graph does with these inputs."""
-
-    def for_rebound(self) -> Verifies:
-        """Returns the verifier of an executor that this thread binds again for other shapes."""
-
-
 @dataclass(frozen=True)
 class AppliedPlan:
     """The graphs, shapes and plan that an executor was bound with.
@@ -79,7 +70,7 @@ class AppliedPlan:
     graph: Graph
     shapes: Shapes
     rebinder: Rebinds
-    verifier: Verifies | None = field(default=None, compare=False)
+    verifier: Verifier | None = field(default=None, compare=False)
     held: dict[Any, bool] = field(default_factory=dict, compare=False)
 
     @cached_property

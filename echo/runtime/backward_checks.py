@@ -16,7 +16,7 @@ from mxnet.symbol import Symbol
 from echo import native
 from echo.errors import ChangedInputError, EchoError, NativeError, UnsupportedError
 from echo.frontend import mxnet_settings
-from echo.ir.graph import PREFIX, Entry, Graph, Node
+from echo.ir.graph import PREFIX, Entry, Graph, Node, walk
 from echo.ir.op_spec import NEVER, PLAN_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.native import watch
@@ -243,17 +243,12 @@ def variables_read_in_backward(graph: Graph, original: Graph) -> dict[int, tuple
 
 def _above(graph: Graph, entry: Entry, new_nodes: AbstractSet[int]) -> Iterator[int]:
     """The variables that an entry is, or whose numbers it is made of by nodes that are not the user's."""
-    seen, above = set(), [entry.node]
-    while above:
-        number = above.pop()
+
+    def read(number: int) -> list[int]:
         node = graph.nodes[number]
-        if number in seen:
-            continue
-        seen.add(number)
-        if node.is_variable:
-            yield number
-        elif number in new_nodes:
-            above += [source.node for place, source in enumerate(node.inputs) if _reads(node, place)]
+        return [source.node for place, source in enumerate(node.inputs) if number in new_nodes and _reads(node, place)]
+
+    return (number for number in walk([entry.node], read) if graph.nodes[number].is_variable)
 
 
 def _reads(node: Node, place: int) -> bool:

@@ -23,8 +23,6 @@ from echo.runtime.bind_request import BindRequest, binding_of
 from echo.runtime.executor import PlannedExecutor
 from echo.runtime.peak_prediction import PEAK_PREDICTION
 
-# The plan that a bind gets: one made for it alone, or one that follows the bind whose memory it shares.
-
 logger = logging.getLogger("echo")
 PLANNER = Planner()  # of the process
 

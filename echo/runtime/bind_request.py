@@ -19,7 +19,6 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def shapes_of(executor: mx.executor.Executor) -> dict[str, tuple[int, ...]]:
-    """The shapes of an executor's arguments."""
     return {name: array.shape for name, array in zip(executor._symbol.list_arguments(), executor.arg_arrays)}
 
 
@@ -62,7 +61,6 @@ def outgrow(shapes: Shapes, planned: Shapes) -> bool:
 
 
 def size_of(shape: Sequence[int]) -> int:
-    """The number of elements."""
     return int(np.prod(shape, dtype=np.int64))
 
 

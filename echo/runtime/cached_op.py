@@ -68,9 +68,6 @@ _IS_NEEDED = isinstance(StockCachedOp, type) and mx.runtime.Features().is_enable
 UnfusedCachedOp = _unfused(StockCachedOp) if _IS_NEEDED else StockCachedOp
 
 
-# The planned one.
-
-
 class PlannedCachedOp:
     """A CachedOp that plans itself; its callers see no difference. ``plans`` has the plan of each signature so far.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Callable, Protocol, TypeVar
+from typing import Callable, TypeVar
 
 from echo.errors import (
     REPORT,
@@ -27,32 +28,16 @@ _T = TypeVar("_T")
 _C = TypeVar("_C")
 
 
-class ErrorPolicy(Protocol):
+@dataclass(frozen=True)
+class ErrorPolicy(ABC):
     """An error policy: ``on_error(action, original)`` calls ``action`` with the user's options.
 
     If that fails, the policy decides: it raises, tries options near to the user's, or calls ``original``, which does
-    the same without echo. ``strict`` is the user's option, ``warn`` writes a warning for the user. ``later`` is the
-    policy for plans that are made again where shapes change.
-    """
-
-    @property
-    def strict(self) -> bool: ...
-    @property
-    def later(self) -> ErrorPolicy: ...
-    def warn(self, text: str) -> None: ...
-    def __call__(self, action: Callable[[Options], _T], original: Callable[[], _T]) -> _T: ...
-
-
-@dataclass(frozen=True)
-class RaiseUnmetRequests:
-    """`echo.optimize`: a budget, plan or option that cannot be had raises; other errors cost a warning and the plan.
-
-    With ``nearest``, as where shapes change in the middle of a training, an unmet request costs a warning, too, and the
-    user gets the nearest plan. Under ``strict`` everything raises.
+    the same without echo. ``warn`` writes a warning for the user.
     """
 
     options: Options
-    nearest: bool = False
+    warn: Callable[[str], None] = logger.warning
 
     @property
     def strict(self) -> bool:
@@ -61,12 +46,26 @@ class RaiseUnmetRequests:
 
     @property
     def later(self) -> ErrorPolicy:
-        """This policy, with the nearest plan instead of an error about an unmet request."""
-        return replace(self, nearest=True)
+        """The policy for plans that are made again where shapes change."""
+        return self
 
-    def warn(self, text: str) -> None:
-        """Warns in the log."""
-        logger.warning(text)
+    @abstractmethod
+    def __call__(self, action: Callable[[Options], _T], original: Callable[[], _T]) -> _T: ...
+
+
+@dataclass(frozen=True)
+class RaiseUnmetRequests(ErrorPolicy):
+    """`echo.optimize`: a budget, plan or option that cannot be had raises; other errors cost a warning and the plan.
+
+    With ``nearest``, as where shapes change in the middle of a training, an unmet request costs a warning, too, and the
+    user gets the nearest plan. Under ``strict`` everything raises.
+    """
+
+    nearest: bool = False
+
+    @property
+    def later(self) -> ErrorPolicy:
+        return replace(self, nearest=True)
 
     def __call__(self, action: Callable[[Options], _T], original: Callable[[], _T]) -> _T:
         try:
@@ -83,25 +82,12 @@ class RaiseUnmetRequests:
 
 
 @dataclass(frozen=True)
-class NeverStopTraining:
+class NeverStopTraining(ErrorPolicy):
     """``ECHO=1``: an unmet request gets the nearest plan, any other error one warning and the original graph.
 
     An error is warned of once for each text. Under ``strict`` echo's own errors raise at once, others once the
     original graph ran; where that fails too, its error raises.
     """
-
-    options: Options
-    warn: Callable[[str], None]
-
-    @property
-    def strict(self) -> bool:
-        """The user's option ``strict``."""
-        return self.options.strict
-
-    @property
-    def later(self) -> ErrorPolicy:
-        """This policy itself."""
-        return self
 
     def __call__(self, action: Callable[[Options], _T], original: Callable[[], _T]) -> _T:
         try:

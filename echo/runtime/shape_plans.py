@@ -139,7 +139,6 @@ class ShapePlans:
 
     @property
     def plans(self) -> dict[Signature, Plan]:
-        """The plan of each signature that has one."""
         return {signature: shape.plan for signature, shape in self._shapes.items() if shape.plan is not None}
 
     def get(self, signature: Signature) -> CachedOpGraph | None:

@@ -16,8 +16,8 @@ import pytest
 from echo.cli import machine
 from echo.cli.machine import FINE, OFF, STOPS, Check
 from echo.frontend.examine import Examined
-from echo.kernels.cuda import ptx
 from echo.system.cuda import Driver, Gpu
+from tests.support import ptx
 from tests.support.stub_libraries import mxnet, stub, wheels
 
 

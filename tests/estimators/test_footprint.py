@@ -118,7 +118,7 @@ FLOAT32 = [name for name in ALL_CASES if name != "float16"]
 
 
 def footprint_of(training: TrainingGraph, match_range: int = 16) -> Footprint:
-    return footprint(training, plan_storage(training, match_range), {})
+    return footprint(training, plan_storage(training, match_range))
 
 
 def chain(in_place: bool) -> TrainingGraph:
@@ -195,16 +195,8 @@ def test_types_have_their_own_sizes() -> None:
     assert footprint_of(b.graph([Entry(2)])).live.tolist() == [0, 80, 100]
 
 
-def test_static_bytes_are_kept_apart() -> None:
-    training = chain(in_place=False)
-    static = {module.WEIGHTS: 500, module.GRADIENTS: 70}
-    found = footprint(training, plan_storage(training), static)
-    assert found.static_bytes == 570
-    assert found.peak == footprint_of(training).peak
-
-
 def test_an_empty_graph_has_no_peak() -> None:
-    found = footprint(TrainingGraph((), (), 0, 0), Storage((), (), (), 0), {})
+    found = footprint(TrainingGraph((), (), 0, 0), Storage((), (), (), 0))
     assert (found.peak, found.peak_node, dict(found.at_peak), dict(found.layers)) == (0, 0, {}, {})
 
 
@@ -245,7 +237,7 @@ def test_timeline_is_that_of_a_naive_walk(name: str, share: float) -> None:
     planned = with_clones(case.training, case.draw(2, share))
     for match_range in (1, 16):
         storage = plan_storage(planned, match_range)
-        assert footprint(planned, storage, {}).live.tolist() == naive_timeline(planned, storage)
+        assert footprint(planned, storage).live.tolist() == naive_timeline(planned, storage)
 
 
 @pytest.mark.parametrize("name", FLOAT32)
@@ -255,7 +247,7 @@ def test_peak_is_within_what_is_planned(name: str, share: float) -> None:
     planned = with_clones(case.training, case.draw(4, share))
     for match_range in (1, 16):
         storage = plan_storage(planned, match_range)
-        found = footprint(planned, storage, {})
+        found = footprint(planned, storage)
         assert 0 < found.peak <= storage.total
         assert found.peak == max(found.live)
 
@@ -266,7 +258,7 @@ def test_kinds_and_holders_add_up_to_the_peak(name: str, share: float) -> None:
     case = any_case(name)
     planned = with_clones(case.training, case.draw(5, share))
     storage = plan_storage(planned)
-    found = footprint(planned, storage, {})
+    found = footprint(planned, storage)
     assert sum(found.at_peak.values()) == found.peak
     assert set(found.at_peak) <= {
         module.FEATURE_MAPS, module.RECOMPUTED, module.OUTPUT_GRADIENTS, module.TEMPORARIES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo.estimators.mxnet_storage import Block, assign_chunks, blocks_of, check, plan_storage
+from echo.estimators.mxnet_storage import Block, assign_chunks, blocks_of, plan_storage
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
 from echo.frontend.derived_graphs import as_cached
 from echo.frontend.symbols import symbol_of
@@ -33,6 +33,24 @@ BLOCKS = st.lists(
 
 def most_alive(blocks: list[Block]) -> int:
     return max((sum(b.bytes for b in blocks if b.first <= at <= b.last) for at in range(100)), default=0)
+
+
+def check(blocks: Sequence[Block], chunk_of: Sequence[int], sizes: Sequence[int]) -> None:
+    """Checks the rules of an assignment, without knowing how it was made.
+
+    Raises:
+        ValueError: two blocks that are alive together share a chunk, or a block is larger than its chunk.
+    """
+    members: dict[int, list[Block]] = {}
+    for block, chunk in zip(blocks, chunk_of):
+        members.setdefault(chunk, []).append(block)
+    for chunk, sharing in members.items():
+        sharing.sort(key=lambda block: block.first)
+        for before, after in zip(sharing, sharing[1:]):
+            if after.first <= before.last:
+                raise ValueError(f"chunk {chunk}: {before} and {after} are alive together")
+        if max(block.bytes for block in sharing) > sizes[chunk]:
+            raise ValueError(f"chunk {chunk} has {sizes[chunk]} bytes, too few for its blocks")
 
 
 @given(BLOCKS)

@@ -6,8 +6,8 @@ import mxnet as mx
 
 import echo
 from benchmarks.models import MODELS
-from echo.kernels.cuda import ptx
 from tests.fake_gpu import device
+from tests.support import ptx
 
 
 def main() -> None:

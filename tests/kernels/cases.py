@@ -8,8 +8,9 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from echo.kernels import ADD, SKIP, WRITE, reference
 from tests.kernels.table import MASK, SPECS, Spec, Tensor
+from tests.support import reference
+from tests.support.kernel_calls import ADD, SKIP, WRITE
 
 # Largest error of a tensor, relative to its largest element; the reference gets the rounded inputs.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
@@ -110,7 +111,7 @@ def check(got: Sequence[Any], expected: Sequence[Any], dtype: str, what: str) ->
         )
 
 
-Runner = Callable[..., None]  # echo.kernels.call, or something like it
+Runner = Callable[..., None]  # tests.support.kernel_calls.call, or something like it
 
 
 def check_draws(call: Runner) -> None:

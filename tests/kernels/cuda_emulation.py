@@ -15,7 +15,8 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from echo.kernels import library
-from echo.kernels.library import SKIP, WRITE
+from tests.support import kernel_calls
+from tests.support.kernel_calls import SKIP, WRITE
 
 HERE = Path(__file__).resolve().parent / "emulation"
 KERNELS = Path(__file__).resolve().parents[2] / "echo" / "kernels"
@@ -189,11 +190,11 @@ class Emulated:
         return bool(one.tobytes() == two.tobytes())
 
     def call(self, kernel: str, inputs: list[Any], outputs: list[Any], req: list[int], params: list[float]) -> None:
-        needed = library.workspace_bytes(kernel, inputs, outputs, req, params, backend="cuda")
+        needed = kernel_calls.workspace_bytes(kernel, inputs, outputs, req, params, backend="cuda")
         room = np.full(needed + 64, 0xFF, np.uint8)  # NaN, as floats
         start = -room.ctypes.data % 64
         workspace = room[start : start + needed]
-        library.call(kernel, inputs, outputs, req, params, backend="cuda", workspace=workspace)
+        kernel_calls.call(kernel, inputs, outputs, req, params, backend="cuda", workspace=workspace)
         assert (room[start + needed :] == 0xFF).all(), f"{kernel} wrote after its workspace"
 
     def run(self, kernel: str, inputs: Any, outputs: Any, req: Any = None, params: Any = ()) -> None:

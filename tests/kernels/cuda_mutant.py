@@ -16,11 +16,11 @@ import numpy as np
 
 from benchmarks.gpu_cases import cases_of, check
 from echo.errors import KernelError
-from echo.kernels.library import ADD, WRITE
 from tests.kernels.attention_forms import FORMS, check_form
 from tests.kernels.cases import check_draws
 from tests.kernels.cuda_emulation import Emulated
 from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
+from tests.support.kernel_calls import ADD, WRITE
 
 CAUGHT = 3
 OTHERS = ("large scores", "forms", "draws")

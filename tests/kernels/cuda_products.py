@@ -21,8 +21,9 @@ import numpy as np
 from benchmarks.gpu_cases import LAYERS, Case, cases_of, check
 from benchmarks.gpu_library import using_library
 from echo.kernels import library
-from echo.kernels.library import ADD, SKIP, WRITE
 from tests.kernels.cuda_emulation import Emulated
+from tests.support import kernel_calls
+from tests.support.kernel_calls import ADD, SKIP, WRITE
 
 LAYER = Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": 0})
 _PARAMS = {"grad_scale": 3.0, "use_ignore": 1, "ignore_label": 1, "normalization": 2, "smooth_alpha": 0.1}
@@ -103,9 +104,9 @@ def one_call(blas: ctypes.CDLL) -> dict[str, Any]:
     """The stream and the workspace of a product, with those that its call was given."""
     inputs = [np.ones(shape, np.float32) for shape in ((2, 3), (4, 3), (4,), (2,))]
     prob, params = [np.zeros((2, 4), np.float32)], [1.0, 0, -1, 0, 0.0]
-    needed = library.workspace_bytes("softmax_output", inputs, prob, params=params, backend="cuda")
-    room = library._aligned(needed)
-    library.call("softmax_output", inputs, prob, params=params, backend="cuda", workspace=room, stream=STREAM)
+    needed = kernel_calls.workspace_bytes("softmax_output", inputs, prob, params=params, backend="cuda")
+    room = kernel_calls.aligned(needed)
+    kernel_calls.call("softmax_output", inputs, prob, params=params, backend="cuda", workspace=room, stream=STREAM)
     start = blas.fake_blas_workspace() - room.ctypes.data
     return {"stream": blas.fake_blas_stream(), "inside": [start, start + blas.fake_blas_workspace_bytes(), needed]}
 

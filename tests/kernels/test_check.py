@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from echo.errors import EchoError, KernelError, NativeError
-from echo.kernels import ADD, SKIP, WRITE, call, library, workspace_bytes
+from echo.kernels import library
 from tests.kernels.cases import draw, run_forward
 from tests.kernels.table import SMALL, SPECS
+from tests.support import kernel_calls
+from tests.support.kernel_calls import ADD, SKIP, WRITE, call, workspace_bytes
 
 
 def full(*shape: int, dtype: str = "float32") -> Any:
@@ -186,25 +188,25 @@ def test_a_workspace_does_not_overflow(name: str) -> None:
 
 
 def test_workspace_questions_need_no_data() -> None:
-    raw = library._call_of("layer_norm", [full(40, 7), full(7), full(7)], [full(40, 7)], None, (0.0,))
-    expected = library._workspace_bytes(raw, "cpu")
+    raw = kernel_calls.raw_call("layer_norm", [full(40, 7), full(7), full(7)], [full(40, 7)], None, (0.0,))
+    expected = kernel_calls.workspace_bytes_of(raw, "cpu")
     for tensors, count in ((raw.inputs, 3), (raw.outputs, 1)):
         for i in range(count):
             tensors[i].data = None
-    assert library._workspace_bytes(raw, "cpu") == expected > 0
+    assert kernel_calls.workspace_bytes_of(raw, "cpu") == expected > 0
     raw.inputs[1].shape[0] = 8
     with pytest.raises(KernelError, match=r"layer_norm: gamma has shape \(8,\), expected \[H\] with H=7"):
-        library._workspace_bytes(raw, "cpu")
+        kernel_calls.workspace_bytes_of(raw, "cpu")
 
 
 def run_raw(raw: Any) -> None:
-    if library._of_backend("cpu", "call")(ctypes.byref(raw)):
+    if kernel_calls.of_backend("cpu", "call")(ctypes.byref(raw)):
         raise library._error()
 
 
 def test_malformed_call_from_c_raises_kernel_error() -> None:
     def raw() -> Any:
-        return library._call_of("lstm_cell", *[lstm()[part] for part in ("inputs", "outputs", "req", "params")])
+        return kernel_calls.raw_call("lstm_cell", *[lstm()[part] for part in ("inputs", "outputs", "req", "params")])
 
     changed = raw()
     run_raw(changed)
@@ -232,7 +234,7 @@ def test_malformed_call_from_c_raises_kernel_error() -> None:
 
 
 def test_empty_tensors_need_no_data() -> None:
-    raw = library._call_of("lstm_cell", [full(0, 8), full(0, 2)], [full(0, 2), full(0, 2)], None, ())
+    raw = kernel_calls.raw_call("lstm_cell", [full(0, 8), full(0, 2)], [full(0, 2), full(0, 2)], None, ())
     for i in range(2):
         raw.inputs[i].data = raw.outputs[i].data = None
     run_raw(raw)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo.kernels import ADD, SKIP, WRITE, call
 from tests.kernels.attention_forms import FORMS, check_form
 from tests.kernels.cases import (
     REQS,
@@ -30,6 +29,7 @@ from tests.kernels.cases import (
 )
 from tests.kernels.large_scores import SIZES, VARIANTS, check_cancelled_scores, check_large_scores
 from tests.kernels.table import PARAMS, SMALL, SPECS, sizes_of
+from tests.support.kernel_calls import ADD, SKIP, WRITE, call
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,7 +235,7 @@ def test_nan_and_infinity_in_relu() -> None:
 
 THREADS = """
 import hashlib, itertools
-from echo.kernels import call
+from tests.support.kernel_calls import call
 from tests.kernels.cases import draw, run_forward, run_backward
 from tests.kernels.table import LAYERS, SPECS
 LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=300001), "relu": dict(n=300001),
@@ -278,7 +278,7 @@ def test_threads_change_nothing() -> None:
 FORK = """
 import os, signal
 import numpy as np
-from echo.kernels import call
+from tests.support.kernel_calls import call
 x, b = np.ones((1000, 600), np.float32), np.zeros(600, np.float32)
 parent, child = x.copy(), x.copy()
 call("bias_act", [x, b], [parent], params=(1,))

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_cases import LAYERS, Case, cases_of, check, draw
-from echo.kernels import reference
-from echo.kernels.library import ADD, SKIP, WRITE
 from tests.kernels.attention_forms import FORMS, check_form
 from tests.kernels.cases import check_case, check_draws
 from tests.kernels.cases import draw as draw_case
 from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels, contraction
 from tests.kernels.large_scores import SIZES, VARIANTS, check_cancelled_scores, check_large_scores
 from tests.kernels.table import SMALL, SPECS
+from tests.support import reference
+from tests.support.kernel_calls import ADD, SKIP, WRITE
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")

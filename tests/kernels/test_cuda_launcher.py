@@ -19,6 +19,7 @@ from benchmarks.gpu_library import build_library, using_library
 from echo.errors import KernelError
 from echo.kernels import library
 from tests.kernels.cuda_emulation import DRIVER_VARIABLE, Emulated, built, kept
+from tests.support import kernel_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -42,7 +43,7 @@ def arrays() -> tuple[list[Any], list[Any]]:
 
 
 def run(inputs: list[Any], outputs: list[Any]) -> None:
-    library.call("lstm_cell", inputs, outputs, backend="cuda")
+    kernel_calls.call("lstm_cell", inputs, outputs, backend="cuda")
 
 
 def put(backend: Emulated, array: Any, memory: int, device: int) -> None:
@@ -100,14 +101,14 @@ def test_loading_a_kernel_blocks_no_other_launch(backend: Emulated) -> None:
     backend.driver.fake_new_contexts()
     backend.driver.fake_hold(b"relu_f32")
     x, bits, here, there = np.ones(3, np.float32), np.zeros(1, np.uint8), *np.zeros((2, 3), np.float32)
-    loading = threading.Thread(target=library.call, args=("relu", [x], [here, bits]), kwargs={"backend": "cuda"})
+    loading = threading.Thread(target=kernel_calls.call, args=("relu", [x], [here, bits]), kwargs={"backend": "cuda"})
     loading.start()
     assert backend.driver.fake_holds()
     run(*arrays())
     on_another = [x.copy(), there, bits.copy()]
     for array in on_another:
         put(backend, array, DEVICE, 1)
-    library.call("relu", on_another[:1], on_another[1:], backend="cuda")
+    kernel_calls.call("relu", on_another[:1], on_another[1:], backend="cuda")
     assert backend.launches() == "kk"
     assert (here.all(), there.all()) == (False, True)
     backend.driver.fake_hold(b"")
@@ -217,30 +218,32 @@ def test_no_driver_or_no_device(setup: str, message: str) -> None:
 import ctypes
 import numpy as np
 from echo.errors import KernelError
-from echo.kernels import library
+from tests.support import kernel_calls
 if {setup!r}:
     driver = ctypes.CDLL({driver!r})
     {setup or "pass"}
 try:
-    library.call("relu", [np.ones(3, np.float32)], [np.ones(3, np.float32), np.ones(1, np.uint8)], backend="cuda")
+    kernel_calls.call("relu", [np.ones(3, np.float32)], [np.ones(3, np.float32), np.ones(1, np.uint8)], backend="cuda")
 except KernelError as error:
     print(error)
 """
     environment = {**os.environ, "LD_LIBRARY_PATH": "", DRIVER_VARIABLE: driver}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert message in done.stdout
 
 
 def test_a_workspace_that_is_missing_or_small(backend: Emulated) -> None:
-    assert library.workspace_bytes("lstm_cell", *arrays(), backend="cuda") == 0
+    assert kernel_calls.workspace_bytes("lstm_cell", *arrays(), backend="cuda") == 0
     inputs = [np.ones((5, 3), np.float32), np.ones((5, 3), np.float32), np.ones(3, np.float32), None, None]
     outputs = [np.ones((5, 3), np.float32), np.ones(3, np.float32), np.ones(3, np.float32)]
     kernel, params = "layer_norm_grad", [1e-5]
-    needed = library.workspace_bytes(kernel, inputs, outputs, params=params, backend="cuda")
+    needed = kernel_calls.workspace_bytes(kernel, inputs, outputs, params=params, backend="cuda")
     with pytest.raises(KernelError, match=f"expected a workspace of {needed} bytes, got none"):
-        library.call(kernel, inputs, outputs, params=params, backend="cuda")
+        kernel_calls.call(kernel, inputs, outputs, params=params, backend="cuda")
+    small = np.zeros(needed - 1, np.uint8)
     with pytest.raises(KernelError, match=f"expected a workspace of {needed} bytes, got {needed - 1}"):
-        library.call(kernel, inputs, outputs, params=params, backend="cuda", workspace=np.zeros(needed - 1, np.uint8))
+        kernel_calls.call(kernel, inputs, outputs, params=params, backend="cuda", workspace=small)
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +266,7 @@ def test_scores_in_pieces(backend: Emulated, bounded: Path, classes: int, rows: 
             inputs = draw(case, dtype, np.random.default_rng(2))
             prob = [np.zeros((150, classes), dtype)]
             params = list(LOSS.values())
-            found = library.workspace_bytes("softmax_output", inputs, prob, params=params, backend="cuda")
+            found = kernel_calls.workspace_bytes("softmax_output", inputs, prob, params=params, backend="cuda")
             assert found == BLAS_ROOM + -(-room // 256) * 256
             backend.launches()
             check_forward(case, dtype, backend, inputs)
@@ -293,7 +296,9 @@ def test_too_many_classes_raise_kernel_error(classes: int, fits: bool) -> None:
     w, prob = np.empty((classes, 1), np.float16), np.empty((1, classes), np.float16)
     inputs, params = [np.ones((1, 1), np.float16), w, None, np.zeros(1, np.float32)], list(LOSS.values())
     if fits:
-        assert library.workspace_bytes("softmax_output", inputs, [prob], params=params, backend="cuda") > 4 * classes
+        assert (
+            kernel_calls.workspace_bytes("softmax_output", inputs, [prob], params=params, backend="cuda") > 4 * classes
+        )
         return
     with pytest.raises(KernelError, match=rf"softmax_output: {classes} classes are more .* fewer than 2\^31 - 128"):
-        library.workspace_bytes("softmax_output", inputs, [prob], params=params, backend="cuda")
+        kernel_calls.workspace_bytes("softmax_output", inputs, [prob], params=params, backend="cuda")

@@ -6,17 +6,17 @@ import re
 
 import pytest
 
-from echo.kernels.cuda import ptx
-from echo.kernels.library import ptx_files
 from tests.kernels import grid_barrier
+from tests.support import ptx
+from tests.support.ptx import ptx_files
 
 
 def test_every_source_is_in_the_library() -> None:
-    listed = re.findall(r'^  X\(\w+, "([^"]+)", "[./]*"\)', (ptx.HERE / "sources.cc").read_text(), re.MULTILINE)
+    listed = re.findall(r'^  X\(\w+, "([^"]+)", "[./]*"\)', (ptx.CUDA / "sources.cc").read_text(), re.MULTILINE)
     assert listed == [path.name for path in ptx.sources()]
     with_kernels = [path.stem for path in ptx.sources() if f"#if ECHO_IN({path.stem})" in path.read_text()]
     assert list(ptx_files()) == with_kernels
-    assert all(f'"{family}.cuh"' in (ptx.HERE / "kernels.cu").read_text() or family == "attention"
+    assert all(f'"{family}.cuh"' in (ptx.CUDA / "kernels.cu").read_text() or family == "attention"
                for family in with_kernels)  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from echo.kernels.cuda import ptx
 from tests.kernels import grid_barrier
+from tests.support import ptx
 
 
 @functools.lru_cache(maxsize=None)

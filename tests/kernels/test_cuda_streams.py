@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from echo.errors import KernelError
-from echo.kernels import library
 from tests.kernels.cuda_emulation import Emulated, built
+from tests.support import kernel_calls
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
@@ -51,7 +51,7 @@ def test_a_kernel_runs_on_the_stream_of_its_arrays(
 ) -> None:
     x, y, bits = np.ones(3, np.float32), np.zeros(3, np.float32), np.zeros(1, np.uint8)
     outputs = [OnDevice(y, **of_output), OnDevice(bits)]
-    library.call("relu", [OnDevice(x, **of_input)], outputs, backend="cuda", stream=given)
+    kernel_calls.call("relu", [OnDevice(x, **of_input)], outputs, backend="cuda", stream=given)
     assert backend.driver.fake_stream() == expected
     assert y.all()
 
@@ -67,14 +67,14 @@ def test_arrays_of_several_streams(backend: Emulated, of_input: int, of_output: 
     x, y, bits = np.ones(3, np.float32), np.zeros(3, np.float32), np.zeros(1, np.uint8)
     outputs = [OnDevice(y, stream=of_output), OnDevice(bits)]
     with pytest.raises(KernelError, match=message):
-        library.call("relu", [OnDevice(x, stream=of_input)], outputs, backend="cuda")
+        kernel_calls.call("relu", [OnDevice(x, stream=of_input)], outputs, backend="cuda")
     assert backend.launches() == ""
 
 
 def test_the_workspace_counts_among_the_arrays_of_a_stream(backend: Emulated) -> None:
     inputs = [np.ones((5, 3), np.float32), np.ones((5, 3), np.float32), np.ones(3, np.float32), None, None]
     outputs = [np.ones((5, 3), np.float32), np.ones(3, np.float32), np.ones(3, np.float32)]
-    needed = library.workspace_bytes("layer_norm_grad", inputs, outputs, params=[1e-5], backend="cuda")
-    room = OnDevice(library._aligned(needed), stream=SIDE)
-    library.call("layer_norm_grad", inputs, outputs, params=[1e-5], backend="cuda", workspace=room)
+    needed = kernel_calls.workspace_bytes("layer_norm_grad", inputs, outputs, params=[1e-5], backend="cuda")
+    room = OnDevice(kernel_calls.aligned(needed), stream=SIDE)
+    kernel_calls.call("layer_norm_grad", inputs, outputs, params=[1e-5], backend="cuda", workspace=room)
     assert backend.driver.fake_stream() == SIDE

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from echo.kernels.cuda import ptx
 from tests.kernels.cuda_emulation import built
+from tests.support import ptx
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -24,6 +24,7 @@ import numpy as np
 from pathlib import Path
 from echo.errors import KernelError
 from echo.kernels import library
+from tests.support import kernel_calls
 from tests.kernels.cuda_emulation import Emulated
 
 driver, kernels, places, nvrtc = sys.argv[1:]
@@ -34,7 +35,7 @@ reason = library.why_not_on_cuda(0)
 print(reason or "ready")
 x, y = np.ones((2, 3, 4), np.float32), np.zeros((2, 3, 4), np.float32)
 try:
-    library.call("sequence_reverse", [x, None], [y], backend="cuda")
+    kernel_calls.call("sequence_reverse", [x, None], [y], backend="cuda")
     print(*backend.loads())
 except KernelError as error:
     print(error)

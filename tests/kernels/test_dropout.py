@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from echo.errors import KernelError
-from echo.kernels import call, reference
+from tests.support import reference
+from tests.support.kernel_calls import call
 
 STATES = 1024
 WORDS = 624  # of a Mersenne twister; as MXNet keeps them, 64 bits each, and the position after them

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echo.kernels import ADD, SKIP, WRITE, call
-from echo.kernels.library import workspace_bytes
 from tests.kernels.cases import Case, check_case, check_reqs, draw, run_backward, run_forward
 from tests.kernels.table import LAYERS, SPECS
+from tests.support.kernel_calls import ADD, SKIP, WRITE, call, workspace_bytes
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,7 +108,7 @@ def test_the_workspace_does_not_grow_with_the_steps(name: str) -> None:
 
 LEVELS = """
 import hashlib
-from echo.kernels import call
+from tests.support.kernel_calls import call
 from tests.kernels.cases import check_case, draw, run_forward
 from tests.kernels.table import LAYERS
 for sizes, dtype in (((9, 17, 40, 33), "float32"), ((9, 17, 40, 33), "float16"), ((3, 1, 7, 650), "float32"),

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 USED = """
 import hashlib
 import numpy as np
-from echo.kernels import call, level
+from echo.kernels import level
+from tests.support.kernel_calls import call
 print(level())
 generator = np.random.default_rng(3)
 pre, c = (generator.normal(size=(9, n)).astype(np.float32) for n in (4 * 37, 37))

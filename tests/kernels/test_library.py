@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from echo.errors import KernelError
-from echo.kernels import library
-from echo.kernels.library import ADD, MOST_BYTES, SKIP, WRITE, call, level, operator_workspace, workspace_bytes
+from echo.kernels.library import MOST_BYTES, level, operator_workspace
 from tests.kernels.cases import draw
 from tests.kernels.table import SPECS
+from tests.support import kernel_calls
+from tests.support.kernel_calls import ADD, SKIP, WRITE, call, workspace_bytes
 
 SIZES = {"B": 5, "H": 24, "T": 7, "N": 70, "Tq": 9, "Tk": 33, "D": 16, "Dv": 12, "I": 20, "V": 300, "n": 90, "R": 6}
 OPERATORS = sorted(set(SPECS) - {"dropout"})
@@ -96,9 +97,9 @@ def test_a_workspace_may_be_given() -> None:
     first, second = ([np.zeros(shape, np.float32) for shape in results] for _ in range(2))
     needed = workspace_bytes("lstm_layer", inputs, first, params=[0])
     call("lstm_layer", inputs, first, params=[0])
-    call("lstm_layer", inputs, second, params=[0], workspace=library._aligned(max(needed, 1)))
+    call("lstm_layer", inputs, second, params=[0], workspace=kernel_calls.aligned(max(needed, 1)))
     assert all(np.array_equal(a, b) for a, b in zip(first, second))
-    assert library._aligned(100).ctypes.data % 64 == 0
+    assert kernel_calls.aligned(100).ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from echo.kernels import call
 from tests.kernels.magnitudes import OFFSETS, SIZES, SUBJECTS, check_gradients
+from tests.support.kernel_calls import call
 
 
 @pytest.mark.parametrize("offset", OFFSETS)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.kernels import call, reference
+from tests.support import reference
+from tests.support.kernel_calls import call
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 88, -88, 89, -89, 104, -104])
 EVERY_HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)

@@ -15,12 +15,14 @@ from typing import Any, Iterator
 
 import pytest
 
-from echo.kernels import ADD, call, library
+from echo.kernels import library
 from tests.kernels.attention_forms import FORMS, check_form
 from tests.kernels.cases import check_case, check_draws, check_reqs, draw
 from tests.kernels.large_scores import SIZES as SCORES
 from tests.kernels.large_scores import VARIANTS, check_large_scores
 from tests.kernels.table import BUGS, MORE, PARAMS, SMALL
+from tests.support import kernel_calls
+from tests.support.kernel_calls import ADD, call
 
 SOURCES = Path(__file__).parents[2] / "echo" / "kernels"
 COMPILER = shutil.which("g++")
@@ -53,10 +55,10 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def use_library(file: Path) -> None:
         monkeypatch.setattr(library, "kernels_library", functools.partial(ctypes.CDLL, str(file)))
-        library._of_backend.cache_clear()
+        kernel_calls.of_backend.cache_clear()
 
     yield use_library
-    library._of_backend.cache_clear()
+    kernel_calls.of_backend.cache_clear()
 
 
 def check_kernel(name: str) -> None:

@@ -23,7 +23,7 @@ extern "C" void* dlopen(const char* name, int flags) {
 # Products on several threads, with barriers between their parts, and chunks of rows.
 PROGRAM = """
 import hashlib, os
-from echo.kernels import call
+from tests.support.kernel_calls import call
 from tests.kernels.cases import draw, run_backward, run_forward
 
 threads = lambda: len(os.listdir("/proc/self/task"))

@@ -158,7 +158,7 @@ const CudaKernel kBlendGrad("blend_grad", blend_grad);
 # Of each file: the text before which something is written ("" is its end), and the new text.
 WRITTEN = {
     "echo/kernels/table.cc": [("};\n\nstd::vector", '    {"blend", "x[B,H] z[B,H]", "y[B,H]", "part", "dy"},\n')],
-    "echo/kernels/reference/rows.py": [("", REFERENCE)],
+    "tests/support/reference/rows.py": [("", REFERENCE)],
     "echo/kernels/cpu/blend.cc": [("", CPU)],
     "echo/kernels/cuda/arguments.h": [("\n}  // namespace echo_cuda", ARGUMENTS)],
     "echo/kernels/cuda/pointwise.cuh": [
@@ -257,7 +257,7 @@ def test_a_toy_by_the_recipe(tmp_path: Path) -> None:
     folder, objects = tmp_path / "sources", tmp_path / "objects"
     objects.mkdir()
     unwanted = shutil.ignore_patterns("__pycache__", "*.so")
-    for part in ("echo", "benchmarks", "tests/kernels"):
+    for part in ("echo", "benchmarks", "tests/kernels", "tests/support"):
         shutil.copytree(ROOT / part, folder / part, ignore=unwanted)
     before = contents(folder)
 

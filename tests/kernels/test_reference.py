@@ -7,10 +7,10 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from echo.kernels import reference
 from tests.kernels.attention_forms import FORMS, case_of
 from tests.kernels.cases import draw as draw_case
 from tests.kernels.table import SMALL, SPECS
+from tests.support import reference
 
 RNG = np.random.default_rng
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echo.kernels import call
-from echo.kernels.reference import arrays, sigmoid
 from tests.kernels.saturation import SUBJECTS, check_saturated
 from tests.kernels.test_gemm import LEVELS
+from tests.support.kernel_calls import call
+from tests.support.reference import arrays, sigmoid
 
 ROOT = Path(__file__).parents[2]
 AT_A_LEVEL = """
-from echo.kernels import call
+from tests.support.kernel_calls import call
 from tests.kernels.saturation import SUBJECTS, check_saturated
 for name in SUBJECTS:
     check_saturated(name, call)
@@ -56,7 +56,7 @@ def test_gradients_from_rounded_gates_fail(name: str, monkeypatch: pytest.Monkey
         gate = sigmoid(np.asarray(x)).astype(np.float32)
         return (gate * (1 - gate)).astype(np.float64)
 
-    monkeypatch.setattr("echo.kernels.reference.cells.sigmoid_slope", rounded)
+    monkeypatch.setattr("tests.support.reference.cells.sigmoid_slope", rounded)
     with pytest.raises(AssertionError, match="an element is off by"):
         check_saturated(name, call)
 

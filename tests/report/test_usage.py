@@ -139,7 +139,7 @@ def test_damaged_columns_are_refused(column: str, value: object) -> None:
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_usage_equals_the_footprint(name: str) -> None:
     training = any_case(name).training
-    known = footprint(training, blocks(training), {})
+    known = footprint(training, blocks(training))
     made = usage(training, training.planned_bytes, (), {})
     operators = [number for number, _ in training.operators()]
     assert made.live == tuple(int(known.live[number]) for number in operators)

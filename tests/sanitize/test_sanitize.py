@@ -24,13 +24,13 @@ pytestmark = [
 BEHIND_THE_END = """
 import ctypes
 import numpy as np
-from echo.kernels import library
+from tests.support import kernel_calls
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
 x, y, bits = np.ones(4096, np.float32), np.ones(4096, np.float32), np.ones(512, np.uint8)
-raw = library._call_of("relu", [x], [y, bits], None, [])
+raw = kernel_calls.raw_call("relu", [x], [y, bits], None, [])
 raw.inputs[0].data = libc.malloc(4096 * 2)
-library._of_backend("cpu", "call")(ctypes.byref(raw))
+kernel_calls.of_backend("cpu", "call")(ctypes.byref(raw))
 print("not noticed")
 """
 
@@ -39,7 +39,7 @@ print("not noticed")
 TOGETHER = """
 import threading
 import numpy as np
-from echo.kernels import call
+from tests.support.kernel_calls import call
 x, y, bits = np.ones(1 << 22, np.float32), np.ones(1 << 22, np.float32), [np.ones(1 << 19, np.uint8) for _ in "ab"]
 together = threading.Barrier(2)
 def write(own):

@@ -49,12 +49,8 @@ def match_attention(view: View, number: int) -> Fusion | str | None:
     if outside:
         return f"{outside!r}, inside of the attention, is read from outside"
     fusion = _fusion(view, number, weighted, weights, scores, replaced)
-    return next(filter(None, map(view.shape_known_too_late, fusion.shapes.keys() - _first_outputs(replaced))), fusion)
-
-
-def _first_outputs(replaced: frozenset[int]) -> set[Entry]:
-    """Returns the first outputs of the replaced nodes: MXNet infers their shapes from the entries that stay."""
-    return {Entry(number) for number in replaced}
+    staying = fusion.shapes.keys() - set(map(Entry, replaced))  # from these MXNet infers the shapes of the others
+    return next(filter(None, map(view.shape_known_too_late, staying)), fusion)
 
 
 def _weights(view: View, entry: Entry) -> _AttentionWeights | str | None:

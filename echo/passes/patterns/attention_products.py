@@ -95,11 +95,7 @@ def result(view: View, number: int) -> Result | None:
         first, second = _flags(node)
         axes = lead + ("VS" if second else "SV"), lead + "TV"
         return None if first or _alpha(node) != 1 else Result(form, node.inputs[0], node.inputs[1], axes)
-    ways = [way for way in weighings(node) if view.node(node.inputs[way.weights]).op in _ENDS_OF_WEIGHTS]
-    for way in ways[:1]:
-        axes = way.value_axes, way.result_axes
-        return Result(_of_axes(axes[1]), node.inputs[way.weights], node.inputs[way.values], axes)
-    return None
+    return next((way for way in weighings(node) if view.node(way.weights).op in _ENDS_OF_WEIGHTS), None)
 
 
 def _is_plain(node: Node) -> bool:
@@ -129,11 +125,7 @@ def product(view: View, entry: Entry) -> AttentionProduct | None:
         first, second = _flags(node)
         axes = lead + ("DT" if first else "TD"), lead + ("SD" if second else "DS")
         return AttentionProduct(form, node.inputs, axes, _alpha(node))
-    summed = scoring(node)
-    if summed is None:
-        return None
-    inputs = node.inputs[summed.queries], node.inputs[summed.keys]
-    return AttentionProduct(_of_axes(summed.query_axes), inputs, (summed.query_axes, summed.key_axes))
+    return scoring(node)
 
 
 class Operands(NamedTuple):
@@ -185,7 +177,6 @@ class Operands(NamedTuple):
 
 
 def _with_axes(built: Built, entry: Entry, axes: str, wanted: str) -> Entry:
-    """An array with its axes in the wanted order."""
     if axes == wanted:
         return entry
     return built.add("transpose", "turned", (entry,), axes=f"({','.join(str(axes.index(axis)) for axis in wanted)})")
@@ -234,26 +225,8 @@ def _interleaved(built: Built, scores: AttentionProduct) -> Operands:
 _BATCHES = {1: "N", 2: "bh"}  # the names of the batch's axes, by their number
 
 
-class Scoring(NamedTuple):
-    """An einsum of queries and keys: the positions of its inputs, and the axes of each."""
-
-    queries: int
-    keys: int
-    query_axes: str
-    key_axes: str
-
-
-class Weighing(NamedTuple):
-    """An einsum of weights and values: the positions of its inputs, the axes of the values and of the result."""
-
-    weights: int
-    values: int
-    value_axes: str
-    result_axes: str
-
-
-def scoring(node: Node) -> Scoring | None:
-    """The axes of an einsum that may be the product of queries and keys, None where it cannot.
+def scoring(node: Node) -> AttentionProduct | None:
+    """The product of queries and keys that an einsum may be, None where it cannot.
 
     Its result is [batches, queries, keys], as softmax over the last axis reads it.
     """
@@ -273,10 +246,10 @@ def scoring(node: Node) -> Scoring | None:
     batch = _BATCHES[len(out) - 2]
     if [sorted(text) for text in axes] != [sorted(batch + "TD"), sorted(batch + "SD")]:
         return None
-    return Scoring(queries, 1 - queries, *axes)
+    return AttentionProduct(_of_axes(axes[0]), (node.inputs[queries], node.inputs[1 - queries]), tuple(axes))
 
 
-def weighings(node: Node) -> Iterator[Weighing]:
+def weighings(node: Node) -> Iterator[Result]:
     """The ways in which an einsum may be the product of weights [batches, queries, keys] and values."""
     terms = _terms(node)
     if terms is None:
@@ -292,7 +265,7 @@ def weighings(node: Node) -> Iterator[Weighing]:
         batch = _BATCHES[len(inputs[weights]) - 2]
         axes = [_renamed(text, names) for text in (values, out)]
         if [sorted(text) for text in axes] == [sorted(batch + "SV"), sorted(batch + "TV")]:
-            yield Weighing(weights, 1 - weights, *axes)
+            yield Result(_of_axes(axes[1]), node.inputs[weights], node.inputs[1 - weights], tuple(axes))
 
 
 def _terms(node: Node) -> tuple[str, str, str] | None:

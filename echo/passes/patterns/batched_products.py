@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from echo.errors import GraphError
-from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
+from echo.ir.graph import VARIABLE, Entry, Graph, Node
 from echo.passes.patterns.graph_view import Fusion, View, local
 from echo.plans.decisions import MissedFusion
 
@@ -222,5 +222,4 @@ def sample(product: Product) -> Graph:
     nodes = [Node(VARIABLE, name) for name in names]
     nodes += [Node("FullyConnected", f"y{index}", (at[f"x{index}"], *weights), attrs=attrs)
               for index in range(product.members)]  # fmt: skip
-    heads = tuple(Entry(number) for number in range(len(names), len(nodes)))
-    return Graph(tuple(nodes), heads, tuple(range(len(names))), tuple(range(len(nodes) + 1)), VERSION)
+    return Graph.of(nodes, map(Entry, range(len(names), len(nodes))))

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import permutations
 from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence, Union
 
-from echo.ir.graph import NO_SETTING, Entry, Graph, Node, Setting
+from echo.ir.graph import NO_SETTING, Entry, Graph, Node, Setting, walk
 from echo.ir.op_spec import is_true
 
 ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
@@ -200,16 +200,13 @@ class View:
 
     def is_constant(self, entry: Entry) -> bool:
         """Whether no gradient goes through an entry, since all ways from it up to trained variables are blocked."""
-        seen, above = set(), [entry.node]
-        while above:
-            number = above.pop()
-            node = self.graph.nodes[number]
-            if node.is_variable and node.name not in self.setting.untrained:
-                return False
-            if number not in seen and node.op not in _BLOCKING:
-                seen.add(number)
-                above += [source.node for source in node.inputs]
-        return True
+        nodes = self.graph.nodes
+
+        def above(number: int) -> list[int]:
+            return [source.node for source in nodes[number].inputs if nodes[number].op not in _BLOCKING]
+
+        reached = (nodes[number] for number in walk([entry.node], above))
+        return all(not node.is_variable or node.name in self.setting.untrained for node in reached)
 
     def read_outside(self, replaced: frozenset[int], outputs: Iterable[Entry]) -> str:
         """The name of a replaced node that nodes outside depend on other than by ``outputs``; empty without one."""

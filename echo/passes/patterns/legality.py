@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 
-from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node, num_outputs
+from echo.ir.graph import VARIABLE, Entry, Graph, Node, num_outputs
 from echo.ir.ops import may_draw
 from echo.ir.training_node import TensorType
 from echo.passes.patterns.graph_view import Fusion, local, plain
@@ -142,13 +142,13 @@ def _side_by_side(
 ) -> tuple[Graph, dict[str, TensorType], list[tuple[Entry, Entry]]]:
     """A graph of the new nodes alone, the types of its variables, and the user's entries with those in their place."""
     nodes: list[Node] = []
-    starts = [0]
+    counts: list[int] = []
     variables: dict[str, TensorType] = {}
     pairs: list[tuple[Entry, Entry]] = []
 
     def add(node: Node, outputs: int) -> int:
         nodes.append(node)
-        starts.append(starts[-1] + outputs)
+        counts.append(outputs)
         return len(nodes) - 1
 
     for fusion in fusions:
@@ -166,9 +166,7 @@ def _side_by_side(
         for position, node in enumerate(fusion.nodes):
             add(node._with(inputs=tuple(map(moved, node.inputs)), name=f"n{len(nodes)}"), outputs[position])
         pairs += [(plain(original), moved(new)) for original, new in fusion.outputs.items() if plain(original) in types]
-    heads = tuple(dict.fromkeys(new for _, new in pairs))
-    arguments = tuple(number for number, node in enumerate(nodes) if node.is_variable)
-    return Graph(tuple(nodes), heads, arguments, tuple(starts), VERSION), variables, pairs
+    return Graph.of(nodes, dict.fromkeys(new for _, new in pairs), counts), variables, pairs
 
 
 def _kind(fusion: Fusion, types: Types) -> object:

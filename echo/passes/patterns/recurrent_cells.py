@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Iterator, Mapping, NamedTuple
 
-from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.graph import Entry, Node, fused_node, walk
 from echo.passes.patterns.graph_view import (
     ACTIVATED,
     ADD,
@@ -112,15 +112,8 @@ def _products(view: View, state: Entry) -> Iterator[tuple[Entry, Entry]]:
 
 def _reads(view: View, entry: Entry, number: int) -> bool:
     """Whether an entry is computed from the outputs of a node."""
-    seen, above = set(), [entry.node]
-    while above:
-        at = above.pop()
-        if at == number:
-            return True
-        if at > number and at not in seen:
-            seen.add(at)
-            above += [source.node for source in view.graph.nodes[at].inputs]
-    return False
+    nodes = view.graph.nodes
+    return number in walk([entry.node], lambda at: [e.node for e in nodes[at].inputs if e.node >= number])
 
 
 def _gates(view: View, cell: _Cell, name: str) -> _Gates:
@@ -244,7 +237,6 @@ def _with_dropout(view: View, terms: tuple[Entry, ...]) -> str | None:
 
 
 def _are_quarters(parts: list[Part | None]) -> bool:
-    """Whether the parts are all quarters of one array."""
     sources = {part.source for part in parts if part}
     return len(sources) == 1 and {(part.number, part.of) for part in parts if part} == {(k, 4) for k in range(4)}
 
@@ -348,17 +340,14 @@ def _sources(view: View, gates: tuple[tuple[Entry, ...], ...], inner: frozenset[
     for terms in gates:
         parts = [view.part(term) for term in terms]
         place = parts[0].number if parts[0] else -1
-        if {_place(part) for part in parts} != {(x_n.source, place, 3), (s_n.source, place, 3)}:
+        found = {(part.source, part.number, part.of) if part else None for part in parts}
+        if found != {(x_n.source, place, 3), (s_n.source, place, 3)}:
             return f"a GRU cell with gates in two orders, or from several arrays: {view.node(terms[0]).name!r}"
         places.append(place)
         inner |= {part.node for part in parts if part}
     if sorted(places) != [0, 1, 2]:
         return f"a GRU cell whose gates are not the thirds of one product: {_GRU_GATES} are the parts {places}"
     return _Thirds((x_n.source, s_n.source), tuple(places), inner)
-
-
-def _place(part: Part | None) -> tuple[Entry, int, int] | None:
-    return (part.source, part.number, part.of) if part else None
 
 
 GRU_CELL = Pattern("gru_cell", ADD, match_gru_cell, reads=MUL)

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable, Mapping, NamedTuple, Sequence
 
-from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.graph import Entry, Node, fused_node, walk
 from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import ACTIVATED, ADD, MUL, Fusion, Pattern, View, local, pairs, split_attrs
 from echo.passes.patterns.recurrent_cells import GRU_CELL, LSTM_CELL
-
-# Whole recurrent layers: the steps of an unrolled cell whose inputs do not depend on its states.
 
 _FEWEST = 2  # steps: from one step alone, the product with the state cannot be told from that with the input
 
@@ -178,18 +176,12 @@ def _feeds_back(view: View, steps: list[_LayerStep]) -> bool:
     """Whether the input of a step depends on a state, as in a decoder whose input is the last step's attention."""
     inside = {node for step in steps for node in step.nodes}
     first = min(inside)
-    seen: set[int] = set()
-    below = [step.x.node for step in steps]
-    while below:
-        number = below.pop()
-        if number in inside:
-            return True
-        if number < first or number in seen:
-            continue
-        seen.add(number)
+
+    def below(number: int) -> list[int]:
         node = view.graph.nodes[number]
-        below += [entry.node for entry in node.inputs] + list(node.control_deps)
-    return False
+        return [read for read in (*(entry.node for entry in node.inputs), *node.control_deps) if read >= first]
+
+    return not inside.isdisjoint(walk((step.x.node for step in steps), below))
 
 
 def _is_reversed(inputs: list[Entry]) -> bool:
@@ -201,14 +193,6 @@ def _is_reversed(inputs: list[Entry]) -> bool:
         return [entry.index for entry in inputs] == list(range(len(inputs)))[::-1]
     numbers = [entry.node for entry in inputs]
     return all(number > after for number, after in zip(numbers, numbers[1:]))
-
-
-# A whole LSTM layer: the steps of an unrolled cell.
-
-
-def match_lstm_layer(view: View, number: int) -> Fusion | str | None:
-    """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
-    return matched(view, number, _LSTM)
 
 
 def _lstm_step(view: View, hidden: Entry) -> Cell | None:
@@ -225,17 +209,7 @@ def _lstm_step(view: View, hidden: Entry) -> Cell | None:
 
 
 _LSTM = Kind("lstm_layer", 4, "an LSTM", _lstm_step)
-
-
-LSTM_LAYER = Pattern("lstm_layer", MUL, match_lstm_layer, reads=ACTIVATED, is_layer=True)
-
-
-# A whole GRU layer: the steps of an unrolled cell.
-
-
-def match_gru_layer(view: View, number: int) -> Fusion | str | None:
-    """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
-    return matched(view, number, _GRU)
+LSTM_LAYER = Pattern("lstm_layer", MUL, partial(matched, kind=_LSTM), reads=ACTIVATED, is_layer=True)
 
 
 def _gru_step(view: View, hidden: Entry) -> Cell | None:
@@ -247,12 +221,8 @@ def _gru_step(view: View, hidden: Entry) -> Cell | None:
 
 
 _GRU = Kind("gru_layer", 3, "a GRU", _gru_step)
+GRU_LAYER = Pattern("gru_layer", ADD, partial(matched, kind=_GRU), reads=MUL, is_layer=True)
 
-
-GRU_LAYER = Pattern("gru_layer", ADD, match_gru_layer, reads=MUL, is_layer=True)
-
-
-# A whole layer of a vanilla RNN, of tanh or relu: the steps of an unrolled cell.
 
 ACTS: Mapping[str, str] = {"relu": "0", "tanh": "2"}  # as the kernel counts them
 

@@ -64,8 +64,6 @@ def match_rnn(view: View, number: int) -> Fusion | str | None:
 
 
 class _Build:
-    """Builds the new nodes."""
-
     def __init__(self, view: View, number: int, mode: _Mode, layers: int, directions: int) -> None:
         self.view, self.number, self.mode, self.node = view, number, mode, view.graph.nodes[number]
         self.layers, self.directions = layers, directions

@@ -70,13 +70,8 @@ def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | No
         nodes.append(node)
         counts.append(moved.outputs(key, node))
     heads = (moved.resolve(head, -1) for head in graph.heads)
-    return Graph(
-        nodes=tuple(nodes),
-        heads=tuple(Entry(numbers[key], index, version) for key, index, version in heads),
-        arg_nodes=tuple(number for number, node in enumerate(nodes) if node.is_variable),
-        row_ptr=_running_sum(counts),
-        attrs=graph.attrs,
-    )
+    moved_heads = (Entry(numbers[key], index, version) for key, index, version in heads)
+    return Graph.of(nodes, moved_heads, counts, graph.attrs)
 
 
 def _depth_first(heads: Sequence[_Key], moved: _Moved) -> Iterator[_Key | None]:
@@ -102,13 +97,6 @@ def _depth_first(heads: Sequence[_Key], moved: _Moved) -> Iterator[_Key | None]:
             else:
                 entered.add(key)
                 stack.extend(reversed(waiting))
-
-
-def _running_sum(counts: Sequence[int]) -> tuple[int, ...]:
-    sums = [0]
-    for count in counts:
-        sums.append(sums[-1] + count)
-    return tuple(sums)
 
 
 # Steps that one layer splits apart and the next puts together again: both then share one array.

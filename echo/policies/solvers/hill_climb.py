@@ -13,7 +13,7 @@ from echo.ir.training_graph import StorageStrategy
 from echo.policies.equivalence_classes import classes
 from echo.policies.problem import Problem, WarmStart
 
-# The objectives by which a climb compares choices: the limits of a problem, or bytes and seconds at a price.
+# The objectives by which a climb compares choices: a problem with its limits, or bytes and seconds at a price.
 
 
 class Objective(Protocol):
@@ -23,25 +23,6 @@ class Objective(Protocol):
 
     def most_bytes(self, current: Evaluation) -> int | None:
         """Bytes above which no choice can rank before the current one, None where there is no such bound."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Ranks choices by the user's limits."""
-
-    problem: Problem
-
-    def rank(self, value: Evaluation) -> tuple[float, ...]:
-        return self.problem.rank(value)
-
-    def keeps(self, value: Evaluation) -> bool:
-        """Whether a choice is within all limits."""
-        return self.problem.keeps(value)
-
-    def most_bytes(self, current: Evaluation) -> int | None:
-        if self.problem.max_bytes is not None:
-            return max(self.problem.max_bytes, current.bytes)
-        return current.bytes if self.rank(current)[0] == 0 else None
 
 
 @dataclass(frozen=True)
@@ -95,7 +76,6 @@ class HillClimb:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.limits = Limits(problem)
         candidates = sorted(problem.candidates)
         ids = {number: problem.entry_ids(number) for number in candidates}
         partitions = classes(problem.training, candidates, _ROUNDS)
@@ -117,7 +97,7 @@ class HillClimb:
         return self.problem.evaluate(choice, self.ranges, limit)
 
     def consider(self, choice: RecomputeMask, value: Evaluation) -> None:
-        if self.limits.rank(value) < self.limits.rank(self.best_value):
+        if self.problem.rank(value) < self.problem.rank(self.best_value):
             self.best, self.best_value, self.best_ranges = choice.copy(), value, self.ranges
 
     def run(self) -> RecomputeMask:
@@ -129,10 +109,10 @@ class HillClimb:
             reserve = self.left - final // len(starts)
             self.ranges = (match_range,)
             beyond = None
-            if self.problem.max_bytes is not None or self.limits.rank(self.evaluate(start))[0] > 0:
+            if self.problem.max_bytes is not None or self.problem.rank(self.evaluate(start))[0] > 0:
                 worth = worth or self.savings_of(start)
                 start, beyond = self.price_seconds(start, worth, self.left - (self.left - reserve) // 2)
-            within = self.climb(start, self.levels, self.limits, reserve)
+            within = self.climb(start, self.levels, self.problem, reserve)
             if beyond is not None:
                 self.blend(within, beyond)
         self.problem.progress("polishing")
@@ -154,14 +134,14 @@ class HillClimb:
         choices = [self.best, *starts]
         choices += [self.climb_apart(start, int(0.7 * effort)) for start in (self.best, starts[0])]
         self.ranges = (StorageStrategy.ASSIGNED,)
-        self.climb(self.first_of(choices), self.levels[:3], self.limits, 0)
+        self.climb(self.first_of(choices), self.levels[:3], self.problem, 0)
 
     def first_of(self, choices: Sequence[RecomputeMask]) -> RecomputeMask:
         """The best of these choices by the limits."""
         best, best_value = choices[0], self.evaluate(choices[0])
         for choice in choices[1:]:
-            value = self.evaluate(choice, self.limits.most_bytes(best_value))
-            if self.limits.rank(value) < self.limits.rank(best_value):
+            value = self.evaluate(choice, self.problem.most_bytes(best_value))
+            if self.problem.rank(value) < self.problem.rank(best_value):
                 best, best_value = choice, value
         return best
 
@@ -169,7 +149,7 @@ class HillClimb:
         """A climb whose values are not comparable with others, so that they do not count for the best choice."""
         saved = self.best, self.best_value, self.best_ranges
         try:
-            return self.climb(start, self.levels[:3], self.limits, reserve)
+            return self.climb(start, self.levels[:3], self.problem, reserve)
         finally:
             self.best, self.best_value, self.best_ranges = saved
 
@@ -177,8 +157,8 @@ class HillClimb:
         """A short climb from the choice for another graph of the model; None where it stays beyond the limits."""
         choice = self.problem.choice(warm_start.nodes(self.problem.training, sorted(self.problem.candidates)))
         self.ranges = (self.problem.match_ranges[self.problem.evaluate(choice).best],)
-        self.climb(choice, self.levels[:3], self.limits, int(self.left * (1 - _WARM_SHARE)))
-        return self.best.copy() if self.limits.rank(self.best_value)[0] == 0 and self.best.any() else None
+        self.climb(choice, self.levels[:3], self.problem, int(self.left * (1 - _WARM_SHARE)))
+        return self.best.copy() if self.problem.rank(self.best_value)[0] == 0 and self.best.any() else None
 
     def coarse_climbs(self) -> list[tuple[int, int, RecomputeMask]]:
         """The best few (bytes, match range, choice) of quick climbs from everything recomputed, at any seconds."""
@@ -250,7 +230,7 @@ class HillClimb:
             choice[different[:middle]] = beyond[different[:middle]]
             value = self.evaluate(choice)
             self.consider(choice, value)
-            low, high = (middle, high) if self.limits.keeps(value) else (low, middle)
+            low, high = (middle, high) if self.problem.keeps(value) else (low, middle)
 
     def climb(
         self, start: RecomputeMask, levels: Sequence[Sequence[RecomputeMask]], objective: Objective, reserve: int
@@ -287,7 +267,7 @@ class HillClimb:
             choice[group] = 1 - before[0]
             most = int(value.bytes * (1 + _THRESHOLD * (self.left / total) ** 2))
             flipped = self.evaluate(choice, most)
-            if flipped.bytes <= most and self.limits.rank(flipped)[0] <= self.limits.rank(value)[0]:
+            if flipped.bytes <= most and self.problem.rank(flipped)[0] <= self.problem.rank(value)[0]:
                 value = flipped
                 self.consider(choice, value)
             else:
@@ -307,9 +287,9 @@ class _PriceSearch:
     """The best choice that was found at any price of a second, and the last one beyond the limits, if any was."""
 
     def __init__(self, climb: HillClimb, start: RecomputeMask) -> None:
-        self.climb, self.limits = climb, climb.limits
+        self.climb, self.problem = climb, climb.problem
         self.best, self.best_value = start, climb.evaluate(start)
-        self.beyond = None if self.limits.keeps(self.best_value) else start
+        self.beyond = None if self.problem.keeps(self.best_value) else start
 
     def bisect(
         self, low: float, high: float, steps: int, choice_at: Callable[[float], RecomputeMask | None]
@@ -322,9 +302,9 @@ class _PriceSearch:
                 break
             value = self.climb.evaluate(choice)
             self.climb.consider(choice, value)
-            if self.limits.rank(value) < self.limits.rank(self.best_value):
+            if self.problem.rank(value) < self.problem.rank(self.best_value):
                 self.best, self.best_value = choice, value
-            if not self.limits.keeps(value):
+            if not self.problem.keeps(value):
                 self.beyond = choice
             if self._is_enough(value):
                 high = price
@@ -333,10 +313,10 @@ class _PriceSearch:
         return low, high
 
     def _is_enough(self, value: Evaluation) -> bool:
-        most = self.climb.problem.max_bytes
+        most = self.problem.max_bytes
         if most is not None:  # the aim is the highest price at which the choice still fits
             return value.bytes > most
-        return self.limits.rank(value)[0] == 0  # the aim is the lowest price at which the choice is fast enough
+        return self.problem.rank(value)[0] == 0  # the aim is the lowest price at which the choice is fast enough
 
 
 def _distinct(levels: list[list[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:

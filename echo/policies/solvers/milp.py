@@ -8,7 +8,7 @@ from functools import reduce
 from math import gcd
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, walk
 from echo.ir.schedule import RecomputeSchedule, steps_of
 from echo.ir.training_node import TrainingNode
 from echo.policies.problem import Problem
@@ -82,10 +82,9 @@ class Model:
     @staticmethod
     def size(problem: Problem) -> int:
         """The binary variables that the program of a problem has at most."""
-        return len(problem.candidates) * sum(not node.forward for _, node in problem.training.operators())
+        return len(problem.candidates) * len(problem.training.backward)
 
     def schedule_of(self, values: Sequence[float]) -> RecomputeSchedule:
-        """The schedule that a solution stands for."""
         positions_of: dict[int, list[int]] = defaultdict(list)
         for (position, node), column in sorted(self.run.items()):
             if values[column] > 0.5 and node in self.problem.candidates:
@@ -238,7 +237,7 @@ class _Reads:
     def __init__(self, problem: Problem) -> None:
         training = self.training = problem.training
         self.forward = [number for number, node in training.operators() if node.forward]
-        self.backward = [number for number, node in training.operators() if not node.forward]
+        self.backward = training.backward
         self.to_the_end = frozenset(Entry(entry.node, entry.index) for entry in training.outputs)
         self.must_recompute = {entry.node for entry in problem.must_recompute}
         offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.must_recompute
@@ -282,14 +281,11 @@ class _Reads:
 
     def _reachable(self, reads: Iterable[Entry]) -> list[int]:
         """The nodes that may have to be recomputed for a backward node, in order."""
-        reachable: set[int] = set()
-        below = [entry.node for entry in reads if entry in self.again]
-        while below:
-            number = below.pop()
-            if number not in reachable:
-                reachable.add(number)
-                below += [entry.node for entry in self._read_by(self.training.nodes[number]) if entry in self.again]
-        return sorted(reachable)
+
+        def among(reads: Iterable[Entry]) -> list[int]:
+            return [entry.node for entry in reads if entry in self.again]
+
+        return sorted(walk(among(reads), lambda number: among(self._read_by(self.training.nodes[number]))))
 
     def standing(self, number: int) -> int:
         """Bytes that are alive just before a backward node runs, whatever the schedule."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.kernels.reference.arrays import (
+from tests.support.reference.arrays import (
     counts_of,
     double,
     normalised,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.kernels.reference.attention import (
+from tests.support.reference.attention import (
     attention,
     attention_grad,
     draw_mask,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.kernels.reference.cells import (
+from tests.support.reference.cells import (
     gru_cell,
     gru_mix,
     gru_reset,

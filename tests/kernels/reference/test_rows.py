@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.kernels.reference.rows import (
+from tests.support.reference.rows import (
     ACTIVATIONS,
     apply_mask,
     apply_mask_grad,

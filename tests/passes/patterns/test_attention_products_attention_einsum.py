@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from echo.ir.graph import Node
-from echo.passes.patterns.attention_products import Scoring, Weighing, scoring, weighings
+from echo.ir.graph import Entry, Node
+from echo.passes.patterns.attention_products import AttentionProduct, Result, scoring, weighings
+
+FIRST, SECOND = Entry(0), Entry(1)
 
 
 def einsum(subscripts: str, op: str = "_npi_einsum") -> Node:
-    return Node(op, "product", attrs={"subscripts": subscripts})
+    return Node(op, "product", (FIRST, SECOND), attrs={"subscripts": subscripts})
 
 
 @pytest.mark.parametrize(
-    ("subscripts", "expected"),
-    [("nqd,nkd->nqk", Scoring(0, 1, "NTD", "NSD")), ("bqhd, bkhd -> bhqk", Scoring(0, 1, "bThD", "bShD")),
-     ("bhdk,bhqd->bhqk", Scoring(1, 0, "bhTD", "bhDS")), ("qnd,dkn->nqk", Scoring(0, 1, "TND", "DSN"))],
-)  # fmt: skip
-def test_products_of_queries_and_keys(subscripts: str, expected: Scoring) -> None:
-    assert scoring(einsum(subscripts)) == expected
+    ("subscripts", "form", "inputs", "axes"),
+    [
+        ("nqd,nkd->nqk", "batches", (FIRST, SECOND), ("NTD", "NSD")),
+        ("bqhd, bkhd -> bhqk", "batches of several axes", (FIRST, SECOND), ("bThD", "bShD")),
+        ("bhdk,bhqd->bhqk", "batches of several axes", (SECOND, FIRST), ("bhTD", "bhDS")),
+        ("qnd,dkn->nqk", "batches", (FIRST, SECOND), ("TND", "DSN")),
+    ],
+)
+def test_products_of_queries_and_keys(
+    subscripts: str, form: str, inputs: tuple[Entry, Entry], axes: tuple[str, str]
+) -> None:
+    assert scoring(einsum(subscripts)) == AttentionProduct(form, inputs, axes)
 
 
 @pytest.mark.parametrize("subscripts", [
@@ -30,19 +38,25 @@ def test_einsum_of_another_form_is_no_scoring(subscripts: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subscripts", "expected"),
-    [("nqk,nkd->nqd", [Weighing(0, 1, "NSV", "NTV")]), ("bhqk,bkhd->bqhd", [Weighing(0, 1, "bShV", "bThV")]),
-     ("bhjd,bhij->bhid", [Weighing(1, 0, "bhSV", "bhTV")]),
-     ("ndk,nqk->nqd", [Weighing(1, 0, "NVS", "NTV")]), ("nqk,ndk->nqd", [Weighing(0, 1, "NVS", "NTV")])],
-)  # fmt: skip
-def test_products_of_weights_and_values(subscripts: str, expected: list[Weighing]) -> None:
-    assert expected[0] in list(weighings(einsum(subscripts)))
+    ("subscripts", "form", "inputs", "axes"),
+    [
+        ("nqk,nkd->nqd", "batches", (FIRST, SECOND), ("NSV", "NTV")),
+        ("bhqk,bkhd->bqhd", "batches of several axes", (FIRST, SECOND), ("bShV", "bThV")),
+        ("bhjd,bhij->bhid", "batches of several axes", (SECOND, FIRST), ("bhSV", "bhTV")),
+        ("ndk,nqk->nqd", "batches", (SECOND, FIRST), ("NVS", "NTV")),
+        ("nqk,ndk->nqd", "batches", (FIRST, SECOND), ("NVS", "NTV")),
+    ],
+)
+def test_products_of_weights_and_values(
+    subscripts: str, form: str, inputs: tuple[Entry, Entry], axes: tuple[str, str]
+) -> None:
+    assert Result(form, *inputs, axes) in list(weighings(einsum(subscripts)))
 
 
 def test_both_may_be_the_weights() -> None:
     """Only softmax in front of one of them tells."""
     found = list(weighings(einsum("nqk,ndk->nqd")))
-    assert [(way.weights, way.result_axes) for way in found] == [(0, "NTV"), (1, "NVT")]
+    assert [(way.weights, way.axes[1]) for way in found] == [(FIRST, "NTV"), (SECOND, "NVT")]
 
 
 @pytest.mark.parametrize("subscripts", [

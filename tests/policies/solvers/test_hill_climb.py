@@ -12,7 +12,7 @@ import pytest
 from echo.estimators.storage_planner import Evaluation
 from echo.policies.data_graph import problem_of_graph
 from echo.policies.problem import Problem, WarmStart
-from echo.policies.solvers.hill_climb import HillClimb, Limits, Price
+from echo.policies.solvers.hill_climb import HillClimb, Price
 from tests.support.cases import any_case
 from tests.support.data_graphs import chain
 from tests.support.planning import problem_of
@@ -43,12 +43,9 @@ def test_a_price_weighs_seconds_against_bytes() -> None:
 )
 def test_limits_say_how_many_bytes_can_be_preferred(limits: dict[str, Any], current: Evaluation, most: int) -> None:
     problem = replace(PROBLEM, **limits)
-    objective = Limits(problem)
-    assert objective.most_bytes(current) == most
-    assert objective.rank(current) == problem.rank(current)
-    assert objective.keeps(current) == problem.keeps(current)
+    assert problem.most_bytes(current) == most
     if most is not None:
-        assert not objective.rank(value(most + 1, 0.0)) < objective.rank(current)
+        assert not problem.rank(value(most + 1, 0.0)) < problem.rank(current)
 
 
 def problem(name: str = "dropout", **limits: Any) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from echo.kernels.reference.arrays import (
+from tests.support.reference.arrays import (
     Array,
     Arrays,
     Maybe,

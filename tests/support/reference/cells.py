@@ -7,7 +7,7 @@ from typing import Sequence
 
 import numpy as np
 
-from echo.kernels.reference.arrays import (
+from tests.support.reference.arrays import (
     Array,
     Arrays,
     Maybe,
@@ -18,7 +18,7 @@ from echo.kernels.reference.arrays import (
     sigmoid_slope,
     tanh_slope,
 )
-from echo.kernels.reference.rows import layer_norm_grad
+from tests.support.reference.rows import layer_norm_grad
 
 
 def _places(gates: int, order: float) -> tuple[int, ...]:

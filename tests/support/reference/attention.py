@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from echo.kernels.reference.arrays import (
+from tests.support.reference.arrays import (
     Array,
     Arrays,
     Maybe,
@@ -18,7 +18,7 @@ from echo.kernels.reference.arrays import (
     tanh_slope,
     unpacked,
 )
-from echo.kernels.reference.rows import dropout
+from tests.support.reference.rows import dropout
 
 _ADDS, _MULTIPLIES = 0, 2
 

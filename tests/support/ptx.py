@@ -1,5 +1,8 @@
 """``make ptx``: the PTX of the CUDA kernels, a file a family, and what ptxas makes of it.
 
+    python -m tests.support.ptx             # writes the files that are missing, or of other sources
+    python -m tests.support.ptx --report    # and prints registers and spills for every architecture
+
 The kernels' library has their sources inside and compiles them by NVRTC 11.8 (``nvidia-cuda-nvrtc-cu11``) for compute
 capability 5.0, stamped with the oldest version of PTX that knows its instructions: drivers from CUDA 9.0 on turn it
 into code for every GPU since Maxwell. Wheels contain the files; an installation without them compiles a family when it
@@ -9,6 +12,7 @@ is first launched.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
 import importlib.util
 import os
@@ -21,10 +25,11 @@ from pathlib import Path
 from typing import Iterable
 
 from echo.errors import EchoError
-from echo.kernels.library import ptx_files, put_ptx
+from echo.kernels import library
+from echo.native import function
 
-HERE = Path(__file__).resolve().parent
-FOLDER = HERE.parent / "ptx"
+KERNELS = Path(__file__).resolve().parents[2] / "echo" / "kernels"
+CUDA, FOLDER = KERNELS / "cuda", KERNELS / "ptx"
 # Those that MXNet's CUDA wheels have code for, and newer ones.
 OF_WHEELS = ("sm_50", "sm_52", "sm_60", "sm_61", "sm_70", "sm_75", "sm_80", "sm_86")
 ARCHITECTURES = (*OF_WHEELS, "sm_89", "sm_90", "sm_100", "sm_120")
@@ -38,17 +43,25 @@ class PtxError(RuntimeError):
 
 def sources() -> list[Path]:
     """The files of the CUDA kernels: families, and what they include."""
-    device = [path for path in HERE.iterdir() if path.suffix == ".cuh" or path.name == "arguments.h"]
-    return sorted([*device, HERE.parent / "formulas.h"], key=lambda path: path.name)
+    device = [path for path in CUDA.iterdir() if path.suffix == ".cuh" or path.name == "arguments.h"]
+    return sorted([*device, KERNELS / "formulas.h"], key=lambda path: path.name)
+
+
+def ptx_files() -> dict[str, str]:
+    """For each family of CUDA kernels, the name of the file with its PTX, which differs with the sources."""
+    names: bytes = function(library.kernels_library(), "echo_cuda_ptx_files", ctypes.c_char_p)()
+    return {name.partition("-")[0]: name for name in names.decode().split()}
 
 
 def put(family: str, folder: Path = FOLDER) -> Path:
     """Returns the file of a family's PTX, after compiling it if it is missing or has other sources.
 
     Raises:
-        KernelError: there is no NVRTC 11, or it refuses the sources.
+        KernelError: there is no NVRTC 11, or it refuses the sources, or the folder cannot be written to.
     """
-    put_ptx(family, folder)
+    write = function(library.kernels_library(), "echo_cuda_put_ptx", ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+    if write(family.encode(), os.fsencode(folder)):
+        raise library._error()
     return folder / ptx_files()[family]
 
 

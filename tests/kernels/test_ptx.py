@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from echo.errors import KernelError
-from echo.kernels.cuda import ptx
-from echo.kernels.cuda.ptx import PtxError
-from echo.kernels.library import ptx_files
+from tests.support import ptx
+from tests.support.ptx import PtxError, ptx_files
 
 packed = ptx.put  # before a test patches it
 

@@ -7,7 +7,7 @@ stands for an absent tensor; a gradient that is None counts as zeros. Gradients 
 
 from __future__ import annotations
 
-from echo.kernels.reference.arrays import *  # noqa: F403
-from echo.kernels.reference.attention import *  # noqa: F403
-from echo.kernels.reference.cells import *  # noqa: F403
-from echo.kernels.reference.rows import *  # noqa: F403
+from tests.support.reference.arrays import *  # noqa: F403
+from tests.support.reference.attention import *  # noqa: F403
+from tests.support.reference.cells import *  # noqa: F403
+from tests.support.reference.rows import *  # noqa: F403
