@@ -242,13 +242,13 @@ class _Reader:
         Else the inputs would be kept for it: a linear layer's output for a gate that was cut out of it. Inputs that
         the backward pass reads anyway cost nothing.
         """
-        kept = {key for node in self.traced_backward for read in node.all_input_nodes
-                if read not in self.traced_backward for key in storage_bytes(read)}  # fmt: skip
+        kept = {key for node in self.after_tangents for read in node.all_input_nodes
+                if read not in self.after_tangents for key in storage_bytes(read)}  # fmt: skip
         kept |= {key for node in self.nodes if node.op != "call_function" for key in storage_bytes(node)}
         early: list[fx.Node] = []
         late: set[fx.Node] = set()
         for node in self.nodes:
-            if node.op != "call_function" or node in forward or node in self.traced_backward or node in self.aliases:
+            if node.op != "call_function" or node in forward or node in self.after_tangents or node in self.aliases:
                 continue
             roots = [self._root(read) for read in node.all_input_nodes]
             inputs = {key: size for root in roots for key, size in storage_bytes(root).items() if key not in kept}
