@@ -1,8 +1,9 @@
-"""Which kernels Inductor does not fuse, so that values die where the plan has them die.
+"""Which kernels Inductor does not fuse, so that values live when the plan has them live.
 
 A sum of gradients, such as that of a weight of an unrolled network, frees more memory than it takes. Inductor fuses
 such a sum with the next one, which waits for a later gradient; fused again and again, all gradients are alive until the
-last one is there.
+last one is there. And it fuses kernels that depend on nothing of each other, such as zeros for the gradient of an
+embedding with the gradient of a loss: the zeros are then in memory long before their reader.
 
 Nothing of this is public in torch: where a name is missing, Inductor fuses as it does without echo.
 """
@@ -12,12 +13,20 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Iterator
 
-_LEAST_BYTES = 1 << 16  # that a kernel frees: less is no reason to launch another kernel
+_LEAST_BYTES = 1 << 16  # that live longer: less is no reason to launch another kernel
+_NEAR = 8  # kernels between two: values may live so much longer
 
 
 def delays(scheduler: Any, first: Any, second: Any) -> bool:
-    """Whether fusing two kernels makes the first one wait, and with it the memory that it frees."""
-    return waits(scheduler, first, second) and freed_bytes(scheduler, first) >= _LEAST_BYTES
+    """Whether fusing two kernels makes the first one wait, and what it reads live longer."""
+    return waits(scheduler, first, second) and freed_bytes(scheduler, first, second) >= _LEAST_BYTES
+
+
+def advances(scheduler: Any, first: Any, second: Any) -> bool:
+    """Whether fusing two kernels makes ``second`` run much earlier, with more bytes than it frees."""
+    if second.min_order - first.max_order <= _NEAR or waits(scheduler, first, second):
+        return False
+    return -freed_bytes(scheduler, second, None) >= _LEAST_BYTES
 
 
 def waits(scheduler: Any, first: Any, second: Any) -> bool:
@@ -31,24 +40,28 @@ def waits(scheduler: Any, first: Any, second: Any) -> bool:
     return False
 
 
-def freed_bytes(scheduler: Any, kernel: Any) -> int:
-    """Bytes that a kernel frees by being the last reader of buffers, less those of its outputs."""
+def freed_bytes(scheduler: Any, kernel: Any, later: Any | None) -> int:
+    """Bytes that ``kernel`` reads and whose other readers run before ``later``, less the bytes that it makes.
+
+    Without ``later``, the other readers run before ``kernel``.
+    """
+    end = kernel.max_order + 1 if later is None else later.max_order
     moved = kernel.read_writes
-    read_bytes = sum(int(scheduler.dep_size_hint(read)) for read in moved.reads if _dies(scheduler, kernel, read))
-    return read_bytes - sum(int(scheduler.dep_size_hint(write)) for write in moved.writes)
+    read = sum(int(scheduler.dep_size_hint(one)) for one in moved.reads if _dies(scheduler, one, end))
+    return read - sum(int(scheduler.dep_size_hint(one)) for one in moved.writes)
 
 
-def _dies(scheduler: Any, kernel: Any, read: Any) -> bool:
-    """Whether no kernel reads a buffer after this one."""
+def _dies(scheduler: Any, read: Any, end: int) -> bool:
+    """Whether all readers of a buffer run before ``end``."""
     buffer = scheduler.name_to_buf.get(read.name) or scheduler.name_to_donated_buffer.get(read.name)
     if buffer is None:
         return False
-    return all(getattr(user.node, "max_order", float("inf")) <= kernel.max_order for user in buffer.users)
+    return all(getattr(user.node, "max_order", float("inf")) < end for user in buffer.users)
 
 
 @contextlib.contextmanager
 def early_sums() -> Iterator[None]:
-    """While this is open, Inductor does not fuse a kernel that frees memory with one that has to wait."""
+    """While this is open, Inductor fuses no kernels so that values live much longer."""
     try:
         from torch._inductor.choices import InductorChoices
         from torch._inductor.virtualized import V
@@ -63,7 +76,8 @@ def early_sums() -> Iterator[None]:
 
         @staticmethod
         def can_fuse(scheduler: Any, one: Any, other: Any, score: int) -> bool:
-            if delays(scheduler, one, other) or delays(scheduler, other, one):
+            first, second = (one, other) if one.max_order <= other.max_order else (other, one)
+            if delays(scheduler, first, second) or advances(scheduler, first, second):
                 return False
             return bool(InductorChoices.can_fuse(scheduler, one, other, score))
 

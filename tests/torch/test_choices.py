@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
 
 from echo.torch import backend, compat  # noqa: E402
-from echo.torch.choices import delays, early_sums, freed_bytes, waits  # noqa: E402
+from echo.torch.choices import advances, delays, early_sums, freed_bytes, waits  # noqa: E402
 
 MB = 1 << 20
 
@@ -41,23 +41,28 @@ class Kernels:
 
 def test_sum_frees_its_terms_less_its_output() -> None:
     kernels = Kernels((), (), ("buf0", "buf1"), ("buf2",))
-    assert freed_bytes(kernels, kernels.kernels[2]) == MB
+    assert freed_bytes(kernels, *kernels.kernels[2:]) == MB
 
 
-def test_term_with_a_later_reader_is_not_freed() -> None:
-    kernels = Kernels((), (), ("buf0", "buf1"), ("buf1", "buf2"))
-    assert freed_bytes(kernels, kernels.kernels[2]) == 0
+def test_term_with_a_reader_between_is_freed_all_the_same() -> None:
+    kernels = Kernels((), ("buf0",), ("buf0",), ("buf1",))
+    assert freed_bytes(kernels, kernels.kernels[1], kernels.kernels[3]) == 0, "one comes, one goes"
+
+
+def test_term_that_the_later_kernel_reads_is_not_freed() -> None:
+    kernels = Kernels((), ("buf0",), ("buf1", "buf0"))
+    assert freed_bytes(kernels, *kernels.kernels[1:]) == -MB
 
 
 def test_output_of_the_graph_is_not_freed() -> None:
-    kernels = Kernels((), ("buf0",))
+    kernels = Kernels((), ("buf0",), ())
     kernels.name_to_buf["buf0"].users.append(SimpleNamespace(node=object()))
-    assert freed_bytes(kernels, kernels.kernels[1]) == -MB
+    assert freed_bytes(kernels, *kernels.kernels[1:]) == -MB
 
 
 def test_saved_value_is_freed_and_a_parameter_is_not() -> None:
-    kernels = Kernels(("saved", "primals_1"))
-    assert freed_bytes(kernels, kernels.kernels[0]) == 0
+    kernels = Kernels(("saved", "primals_1"), ())
+    assert freed_bytes(kernels, *kernels.kernels) == 0
 
 
 def test_kernel_waits_for_what_another_one_makes_later() -> None:
@@ -71,6 +76,17 @@ def test_kernel_waits_for_what_another_one_makes_later() -> None:
 def test_sum_of_large_terms_is_not_delayed(size: int, expected: bool) -> None:
     kernels = Kernels((), (), ("buf0", "buf1"), (), ("buf2", "buf3"), size=size)
     assert delays(kernels, kernels.kernels[2], kernels.kernels[4]) is expected
+
+
+@pytest.mark.parametrize(("between", "expected"), [(20, True), (2, False)])
+def test_zeros_are_not_made_long_before_their_reader(between: int, expected: bool) -> None:
+    kernels = Kernels((), *[("saved",)] * between, (), (f"buf{between + 1}",))
+    assert advances(kernels, kernels.kernels[0], kernels.kernels[between + 1]) is expected
+
+
+def test_kernel_that_frees_as_much_as_it_makes_may_run_early() -> None:
+    kernels = Kernels((), *[()] * 20, ("buf0",))
+    assert not advances(kernels, kernels.kernels[0], kernels.kernels[21])
 
 
 def test_choices_are_those_of_torch_again_afterwards() -> None:
