@@ -5,8 +5,8 @@
 Needs torch here, and MXNet in the environment .venv. Both sides compute all outputs and the gradients of all
 parameters. A peak is all that a step allocates, gradients too, which are made anew in each step; parameters and inputs
 are not counted. MXNet's is what it plans, with the workspaces of fused operators and the gradients. Echo's backend is
-given MXNet's bytes with echo as its budget, and the least that it reaches. Steps of all settings and of MXNet's
-executors are measured in turns; the result is a median. Writes results/torch_converted.json after each model.
+given MXNet's bytes with echo as its budget. Steps of all settings and of MXNet's executors are measured in turns; the
+result is a median. Writes results/torch_converted.json after each model.
 """
 
 from __future__ import annotations
@@ -101,16 +101,15 @@ def built(plain: Step, inputs: dict[str, torch.Tensor], by: str, how: Any, **mor
 
 
 def settings(plain: Step, inputs: dict[str, torch.Tensor], budget: int) -> Iterator[Setting]:
-    """Eager mode, torch.compile, and echo at a budget and at the least that it reaches."""
+    """Eager mode, torch.compile, and echo at a budget, or at the least that it reaches."""
     yield built(plain, inputs, "eager", None)
-    for asked_for in (budget, 1):
-        try:
-            yield built(plain, inputs, "echo", backend(asked_for, strict=True), budget_bytes=asked_for)
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            if not isinstance(least := error.inner_exception, BudgetError):
-                raise
-            near = int(NEAR_LEAST * least.reachable)
-            yield built(plain, inputs, "echo", backend(near, strict=True), budget_bytes=near)
+    try:
+        yield built(plain, inputs, "echo", backend(budget, strict=True), budget_bytes=budget)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        if not isinstance(least := error.inner_exception, BudgetError):
+            raise
+        near = int(NEAR_LEAST * least.reachable)
+        yield built(plain, inputs, "echo", backend(near, strict=True), budget_bytes=near)
     yield built(plain, inputs, "torch", compiled_by_torch(1.0), ratio=1.0)
 
 

@@ -14,7 +14,7 @@ import contextlib
 from typing import Any, Iterator
 
 _LEAST_BYTES = 1 << 16  # that live longer: less is no reason to launch another kernel
-_NEAR = 8  # kernels between two: values may live so much longer
+_NEAR = 8  # kernels of the graph that one kernel may span, whatever it makes
 
 
 def delays(scheduler: Any, first: Any, second: Any) -> bool:
@@ -24,7 +24,7 @@ def delays(scheduler: Any, first: Any, second: Any) -> bool:
 
 def advances(scheduler: Any, first: Any, second: Any) -> bool:
     """Whether fusing two kernels makes ``second`` run much earlier, with more bytes than it frees."""
-    if second.min_order - first.max_order <= _NEAR or waits(scheduler, first, second):
+    if second.max_order - first.min_order <= _NEAR or waits(scheduler, first, second):
         return False
     return -freed_bytes(scheduler, second, None) >= _LEAST_BYTES
 
@@ -76,7 +76,7 @@ def early_sums() -> Iterator[None]:
 
         @staticmethod
         def can_fuse(scheduler: Any, one: Any, other: Any, score: int) -> bool:
-            first, second = (one, other) if one.max_order <= other.max_order else (other, one)
+            first, second = (one, other) if one.min_order <= other.min_order else (other, one)
             if delays(scheduler, first, second) or advances(scheduler, first, second):
                 return False
             return bool(InductorChoices.can_fuse(scheduler, one, other, score))
