@@ -2,8 +2,7 @@
 
 A sum of gradients, such as that of a weight of an unrolled network, frees more memory than it takes. Inductor fuses
 such a sum with the next one, which waits for a later gradient; fused again and again, all gradients are alive until the
-last one is there. And it fuses kernels that depend on nothing of each other, such as zeros for the gradient of an
-embedding with the gradient of a loss: the zeros are then in memory long before their reader.
+last one is there.
 
 Nothing of this is public in torch: where a name is missing, Inductor fuses as it does without echo.
 """
@@ -14,19 +13,11 @@ import contextlib
 from typing import Any, Iterator
 
 _LEAST_BYTES = 1 << 16  # that live longer: less is no reason to launch another kernel
-_NEAR = 8  # kernels of the graph that one kernel may span, whatever it makes
 
 
 def delays(scheduler: Any, first: Any, second: Any) -> bool:
     """Whether fusing two kernels makes the first one wait, and what it reads live longer."""
     return waits(scheduler, first, second) and freed_bytes(scheduler, first, second) >= _LEAST_BYTES
-
-
-def advances(scheduler: Any, first: Any, second: Any) -> bool:
-    """Whether fusing two kernels makes ``second`` run much earlier, with more bytes than it frees."""
-    if second.max_order - first.min_order <= _NEAR or waits(scheduler, first, second):
-        return False
-    return -freed_bytes(scheduler, second, None) >= _LEAST_BYTES
 
 
 def waits(scheduler: Any, first: Any, second: Any) -> bool:
@@ -40,23 +31,19 @@ def waits(scheduler: Any, first: Any, second: Any) -> bool:
     return False
 
 
-def freed_bytes(scheduler: Any, kernel: Any, later: Any | None) -> int:
-    """Bytes that ``kernel`` reads and whose other readers run before ``later``, less the bytes that it makes.
-
-    Without ``later``, the other readers run before ``kernel``.
-    """
-    end = kernel.max_order + 1 if later is None else later.max_order
-    moved = kernel.read_writes
-    read = sum(int(scheduler.dep_size_hint(one)) for one in moved.reads if _dies(scheduler, one, end))
+def freed_bytes(scheduler: Any, first: Any, second: Any) -> int:
+    """Bytes that ``first`` reads and whose other readers run before ``second``, less those that it makes."""
+    moved = first.read_writes
+    read = sum(int(scheduler.dep_size_hint(one)) for one in moved.reads if _dies(scheduler, one, second))
     return read - sum(int(scheduler.dep_size_hint(one)) for one in moved.writes)
 
 
-def _dies(scheduler: Any, read: Any, end: int) -> bool:
-    """Whether all readers of a buffer run before ``end``."""
+def _dies(scheduler: Any, read: Any, second: Any) -> bool:
+    """Whether all readers of a buffer run before a kernel."""
     buffer = scheduler.name_to_buf.get(read.name) or scheduler.name_to_donated_buffer.get(read.name)
     if buffer is None:
         return False
-    return all(getattr(user.node, "max_order", float("inf")) < end for user in buffer.users)
+    return all(getattr(user.node, "max_order", float("inf")) < second.max_order for user in buffer.users)
 
 
 @contextlib.contextmanager
@@ -77,7 +64,7 @@ def early_sums() -> Iterator[None]:
         @staticmethod
         def can_fuse(scheduler: Any, one: Any, other: Any, score: int) -> bool:
             first, second = (one, other) if one.min_order <= other.min_order else (other, one)
-            if delays(scheduler, first, second) or advances(scheduler, first, second):
+            if delays(scheduler, first, second):
                 return False
             return bool(InductorChoices.can_fuse(scheduler, one, other, score))
 

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
 
 from echo.torch import backend, compat  # noqa: E402
-from echo.torch.choices import advances, delays, early_sums, freed_bytes, waits  # noqa: E402
+from echo.torch.choices import delays, early_sums, freed_bytes, waits  # noqa: E402
 
 MB = 1 << 20
 
@@ -76,17 +76,6 @@ def test_kernel_waits_for_what_another_one_makes_later() -> None:
 def test_sum_of_large_terms_is_not_delayed(size: int, expected: bool) -> None:
     kernels = Kernels((), (), ("buf0", "buf1"), (), ("buf2", "buf3"), size=size)
     assert delays(kernels, kernels.kernels[2], kernels.kernels[4]) is expected
-
-
-@pytest.mark.parametrize(("between", "expected"), [(20, True), (2, False)])
-def test_zeros_are_not_made_long_before_their_reader(between: int, expected: bool) -> None:
-    kernels = Kernels((), *[("saved",)] * between, (), (f"buf{between + 1}",))
-    assert advances(kernels, kernels.kernels[0], kernels.kernels[between + 1]) is expected
-
-
-def test_kernel_that_frees_as_much_as_it_makes_may_run_early() -> None:
-    kernels = Kernels((), *[()] * 20, ("buf0",))
-    assert not advances(kernels, kernels.kernels[0], kernels.kernels[21])
 
 
 def test_choices_are_those_of_torch_again_afterwards() -> None:
