@@ -1,4 +1,4 @@
-"""Converted models against MXNet: memory and steps of eager mode, torch.compile and echo's backend.
+"""Converted models against MXNet: memory and steps of eager mode, and of echo's backend.
 
     python -m benchmarks.torch_converted [--threads 1] [MODEL ...]
 
@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from benchmarks.record import asked, known_rows, save
-from benchmarks.torch_measured import Setting, compiled_by_torch, peak_bytes
+from benchmarks.torch_measured import Setting, peak_bytes
 from echo.errors import BudgetError
 from echo.torch import Backend, backend, convert
 from tests.support.mxnet_process import receive, send
@@ -101,7 +101,7 @@ def built(plain: Step, inputs: dict[str, torch.Tensor], by: str, how: Any, **mor
 
 
 def settings(plain: Step, inputs: dict[str, torch.Tensor], budget: int) -> Iterator[Setting]:
-    """Eager mode, torch.compile, and echo at a budget, or at the least that it reaches."""
+    """Eager mode, and echo at a budget, or at the least that it reaches."""
     yield built(plain, inputs, "eager", None)
     try:
         yield built(plain, inputs, "echo", backend(budget, strict=True), budget_bytes=budget)
@@ -110,7 +110,6 @@ def settings(plain: Step, inputs: dict[str, torch.Tensor], budget: int) -> Itera
             raise
         near = int(NEAR_LEAST * least.reachable)
         yield built(plain, inputs, "echo", backend(near, strict=True), budget_bytes=near)
-    yield built(plain, inputs, "torch", compiled_by_torch(1.0), ratio=1.0)
 
 
 def measure(name: str, threads: int) -> list[dict[str, Any]]:

@@ -130,17 +130,16 @@ def converted_table(result: Mapping[str, Any]) -> str:
 
     def cells(key: tuple[str, int]) -> list[str]:
         rows = models[key]
-        mxnet, planned, eager, compiled, echo = (
-            next(row for row in rows if row["by"] == by)
-            for by in ("mxnet, stock", "mxnet, echo", "eager", "torch", "echo")
+        mxnet, planned, eager, echo = (
+            next(row for row in rows if row["by"] == by) for by in ("mxnet, stock", "mxnet, echo", "eager", "echo")
         )
         share = f"{echo['peak_bytes'] / planned['peak_bytes']:.2f}"
         faster = f"{mxnet['step_seconds'] / echo['step_seconds']:.1f}x"
         off = f"{100 * (echo['predicted_bytes'] / echo['peak_bytes'] - 1):+.1f} %"
-        return [key[0], str(key[1]), *map(_cell, (mxnet, planned, eager, compiled, echo)), off, share, faster]
+        return [key[0], str(key[1]), *map(_cell, (mxnet, planned, eager, echo)), off, share, faster]
 
     columns = (
-        "model | threads | MXNet | MXNet with echo | eager | torch.compile | **echo** | predicted peak "
+        "model | threads | MXNet | MXNet with echo | eager | **echo** | predicted peak "
         "| **peak over MXNet's with echo** | **faster than MXNet**"
     )
     return table(columns, map(cells, models))

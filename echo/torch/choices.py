@@ -48,7 +48,7 @@ def _dies(scheduler: Any, read: Any, second: Any) -> bool:
 
 @contextlib.contextmanager
 def early_sums() -> Iterator[None]:
-    """While this is open, Inductor fuses no kernels so that values live much longer."""
+    """While this is open, Inductor fuses no kernel that frees memory with one that has to wait."""
     try:
         from torch._inductor.choices import InductorChoices
         from torch._inductor.virtualized import V
@@ -63,8 +63,7 @@ def early_sums() -> Iterator[None]:
 
         @staticmethod
         def can_fuse(scheduler: Any, one: Any, other: Any, score: int) -> bool:
-            first, second = (one, other) if one.min_order <= other.min_order else (other, one)
-            if delays(scheduler, first, second):
+            if delays(scheduler, one, other) or delays(scheduler, other, one):
                 return False
             return bool(InductorChoices.can_fuse(scheduler, one, other, score))
 
