@@ -111,13 +111,12 @@ def measured_table(result: Mapping[str, Any]) -> str:
         ratios = steps_at_equal_peaks(rows)
         steps = f"{statistics.median(ratios):.2f} ({max(ratios):.2f})" if ratios else "-"
         off = [100 * (row["predicted_bytes"] / row["peak_bytes"] - 1) for row in echos]
-        marked = next((row for row in rows if row["by"] == "checkpoint"), None)
-        measured = map(_cell, (eager, stock, marked, least, there))
+        measured = map(_cell, (eager, stock, least, there))
         return [key[0], *measured, steps, f"{min(off):+.1f} to {max(off):+.1f} %"]
 
     columns = (
-        "model | eager | torch.compile | checkpoint a layer | torch's least | **echo there** "
-        "| **echo's step over torch's** (most) | predicted peak"
+        "model | eager | torch.compile | torch's least | **echo there** | **echo's step over torch's** (most) "
+        "| predicted peak"
     )
     return table(columns, map(cells, models))
 
