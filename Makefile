@@ -22,7 +22,8 @@ PTX       := $(if $(COMPILER),echo/kernels/ptx/.compiled)
 FORMATTED := $(shell find echo benchmarks fuzz tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # What runs only where it is asked for: other environments, other machines.
 APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py benchmarks/gpu_sanitizer.py \
-             benchmarks/cpu_compilers.py benchmarks/torch_frontier.py benchmarks/torch_measured.py
+             benchmarks/cpu_compilers.py benchmarks/torch_frontier.py benchmarks/torch_measured.py \
+             benchmarks/torch_converted.py benchmarks/converted_mxnet.py
 BENCHES   := $(filter-out $(APART),$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
 
 # Sockeye asks for other versions of its requirements than those that work with mxnet 1.9.1, hence --no-deps. Its

@@ -3,7 +3,8 @@
     python -m benchmarks.torch_measured [--device cuda] [MODEL ...]
 
 Needs torch, not MXNet. Echo is given the peaks that torch's budgets were measured at, so that both compute within the
-same memory, and once more a lower budget where its own peak is measured higher. A peak is that of torch's allocator,
+same memory, and once more a lower budget where its own peak is measured higher. Models made of layers are also compiled
+with a ``torch.utils.checkpoint`` around each. A peak is that of torch's allocator,
 over what a step allocates: on a GPU by its own counter, on a CPU by its profiler. Steps of all settings are measured in
 turns, on one thread; the result is a median. Writes results/torch_measured.json after each model: most of the time, up
 to ten minutes a model, goes into C++ compilers.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import gc
 import statistics
 import time
@@ -22,6 +24,7 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 import torch._dynamo
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from benchmarks.record import asked, known_rows, save
 from benchmarks.torch_models import MODELS
@@ -86,6 +89,8 @@ def compiled_by_torch(ratio: float) -> Callable[..., Any]:
 def built(model: nn.Module, inputs: Sequence[torch.Tensor], device: str, by: str, how: Any, **more: Any) -> Setting:
     """A setting on a copy of the model, compiled, with its peak; ``how`` is a backend, None for eager mode."""
     own = copy.deepcopy(model)
+    if by == "checkpoint":
+        checkpoint_layers(own)
     begin = time.perf_counter()
     step = trainer(own, own if how is None else torch.compile(own, backend=how), inputs)
     step()
@@ -102,9 +107,23 @@ def built(model: nn.Module, inputs: Sequence[torch.Tensor], device: str, by: str
     return Setting(by, step, row)
 
 
+def checkpoint_layers(model: nn.Module) -> None:
+    """Puts a checkpoint around each layer or block of a model."""
+    for layer in layers_of(model):
+        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers or blocks that a model runs one after another; none where it has no list of these."""
+    found = getattr(model, "layers", getattr(model, "blocks", []))
+    return [layer for layer in found if type(layer).forward is not nn.Module.forward]
+
+
 def settings(model: nn.Module, inputs: Sequence[torch.Tensor], device: str) -> Iterator[Setting]:
-    """Eager mode, torch.compile, torch's budgets, and echo at each of their peaks."""
+    """Eager mode, torch.compile, checkpoints, torch's budgets, and echo at each of the peaks of these budgets."""
     yield built(model, inputs, device, "eager", None)
+    if layers_of(model):
+        yield built(model, inputs, device, "checkpoint", "inductor")
     peaks: list[int] = []
     for ratio in (1.0, *RATIOS):
         try:

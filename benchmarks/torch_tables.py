@@ -91,14 +91,15 @@ def steps_at_equal_peaks(rows: Sequence[Row]) -> list[float]:
     return found
 
 
+def _cell(row: Row | None) -> str:
+    return "-" if row is None else f"{row['peak_bytes'] / 1e6:.1f} MB, {1e3 * row['step_seconds']:.0f} ms"
+
+
 def measured_table(result: Mapping[str, Any]) -> str:
     """A line for each model: peaks and steps in eager mode, compiled, at torch's least, and by echo there."""
     models: dict[tuple[str, str], list[Row]] = {}
     for row in result["rows"]:
         models.setdefault((row["model"], row["device"]), []).append(row)
-
-    def cell(row: Row | None) -> str:
-        return "-" if row is None else f"{row['peak_bytes'] / 1e6:.1f} MB, {1e3 * row['step_seconds']:.0f} ms"
 
     def cells(key: tuple[str, str]) -> list[str]:
         rows = models[key]
@@ -110,7 +111,8 @@ def measured_table(result: Mapping[str, Any]) -> str:
         ratios = steps_at_equal_peaks(rows)
         steps = f"{statistics.median(ratios):.2f} ({max(ratios):.2f})" if ratios else "-"
         off = [100 * (row["predicted_bytes"] / row["peak_bytes"] - 1) for row in echos]
-        return [key[0], *map(cell, (eager, stock, least, there)), steps, f"{min(off):+.1f} to {max(off):+.1f} %"]
+        measured = map(_cell, (eager, stock, least, there))
+        return [key[0], *measured, steps, f"{min(off):+.1f} to {max(off):+.1f} %"]
 
     columns = (
         "model | eager | torch.compile | torch's least | **echo there** | **echo's step over torch's** (most) "
@@ -119,9 +121,33 @@ def measured_table(result: Mapping[str, Any]) -> str:
     return table(columns, map(cells, models))
 
 
+def converted_table(result: Mapping[str, Any]) -> str:
+    """A line for each converted model: MXNet without and with echo, and torch's settings; echo's against MXNet's."""
+    models: dict[tuple[str, int], list[Row]] = {}
+    for row in result["rows"]:
+        models.setdefault((row["model"], row["threads"]), []).append(row)
+
+    def cells(key: tuple[str, int]) -> list[str]:
+        rows = models[key]
+        mxnet, planned, eager, echo = (
+            next(row for row in rows if row["by"] == by) for by in ("mxnet, stock", "mxnet, echo", "eager", "echo")
+        )
+        share = f"{echo['peak_bytes'] / planned['peak_bytes']:.2f}"
+        faster = f"{mxnet['step_seconds'] / echo['step_seconds']:.1f}x"
+        off = f"{100 * (echo['predicted_bytes'] / echo['peak_bytes'] - 1):+.1f} %"
+        return [key[0], str(key[1]), *map(_cell, (mxnet, planned, eager, echo)), off, share, faster]
+
+    columns = (
+        "model | threads | MXNet | MXNet with echo | eager | **echo** | predicted peak "
+        "| **peak over MXNet's with echo** | **faster than MXNet**"
+    )
+    return table(columns, map(cells, models))
+
+
 TABLES = {
     "torch_frontier": (frontier_table, "torch_frontier", "python -m benchmarks.torch_frontier"),
     "torch_measured": (measured_table, "torch_measured", "python -m benchmarks.torch_measured"),
+    "torch_converted": (converted_table, "torch_converted", "python -m benchmarks.torch_converted"),
 }
 
 

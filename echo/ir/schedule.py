@@ -128,10 +128,10 @@ def last_uses(training: TrainingGraph, order: Sequence[int]) -> dict[tuple[int, 
 def values_in_kernels(training: TrainingGraph, order: Sequence[int]) -> set[tuple[int, int]]:
     """The values of a replay that take no memory, by the step that makes the value, and its output.
 
-    All their readers run in the kernel that computes them (`TrainingNode.in_kernel`), and in the same pass.
+    All their readers run in one kernel that computes them (`TrainingNode.in_kernel`), and in the same pass.
     """
     nodes, last_run = training.nodes, dict[int, int]()
-    inside, outside = set[tuple[int, int]](), set[tuple[int, int]]()
+    inside, outside, kernels = set[tuple[int, int]](), set[tuple[int, int]](), dict[tuple[int, int], int]()
     if not any(node.in_kernel for node in nodes):
         return inside
     first_run: dict[int, int] = {}
@@ -142,8 +142,11 @@ def values_in_kernels(training: TrainingGraph, order: Sequence[int]) -> set[tupl
         for position, entry in enumerate(node.inputs):
             made = last_run.get(entry.node)
             if made is not None and position not in node.shape_only:
+                value = made, entry.index
                 is_inside = position in node.in_kernel and in_backward[made] == in_backward[step]
-                (inside if is_inside else outside).add((made, entry.index))
+                if is_inside and (kernel := node.in_kernel[position]):
+                    is_inside = kernels.setdefault(value, kernel) == kernel
+                (inside if is_inside else outside).add(value)
         last_run[number] = step
         first_run.setdefault(number, step)
     ends = {(first_run[entry.node], entry.index) for entry in training.outputs if entry.node in first_run}

@@ -206,8 +206,10 @@ class TrainingGraph:
         input_begin = _begins([len(node.inputs) for node in nodes])
         shape_only = np.zeros(len(reads.reader), np.uint8)
         shape_only[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.shape_only]] = 1
-        in_kernel = np.zeros(len(reads.reader), np.uint8)
-        in_kernel[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.in_kernel]] = 1
+        in_kernel = np.zeros(len(reads.reader), np.int32)
+        for number, node in enumerate(nodes):
+            for i, kernel in node.in_kernel.items():
+                in_kernel[input_begin[number] + i] = kernel or -1
         external, untouched = np.zeros((2, len(tensors)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
         untouched[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.untouched]] = 1

@@ -68,8 +68,9 @@ class TrainingNode:
     ``original`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
     (input, output, identity) for outputs that may take over an input's memory. ``shape_only`` are inputs read for their
     shape only. ``in_kernel`` are inputs that are read in the kernel which computes them, in graphs of torch: a value
-    that is read in no other way, and in the pass in which it is made, takes no memory. ``external`` are outputs whose
-    memory is not the planner's (weight gradients, sparse arrays).
+    that is read in no other way, and in the pass in which it is made, takes no memory. The number of each is that of
+    the node's kernel: a value that kernels of two numbers read is stored. With 0, each kernel computes the value again.
+    ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
     ``untouched`` are outputs that MXNet plans memory for and then never touches, so that echo's own storage assignment
     plans none: those that the node adds to another array (MXNet's pass DetectInplaceAddTo comes after that of memory),
     and unread gradients of operators that then leave them out (``echo/native/hook/unused_outputs.h``).
@@ -87,7 +88,7 @@ class TrainingNode:
     original: int | None = None
     inplace: tuple[tuple[int, int, bool], ...] = ()
     shape_only: frozenset[int] = frozenset()
-    in_kernel: frozenset[int] = frozenset()
+    in_kernel: Mapping[int, int] = field(default_factory=dict)
     external: frozenset[int] = frozenset()
     untouched: frozenset[int] = frozenset()
     random: bool = False
@@ -152,7 +153,7 @@ def _check_positions(number: int, node: TrainingNode) -> None:
             )
     for name, positions, count in (
         ("shape_only", node.shape_only, inputs),
-        ("in_kernel", node.in_kernel, inputs),
+        ("in_kernel", frozenset(node.in_kernel), inputs),
         ("external", node.external, outputs),
         ("untouched", node.untouched, outputs),
     ):

@@ -169,6 +169,7 @@ class _Reader:
                         if not safety.is_mutable(node) and (alias := aliased(node)) is not None}  # fmt: skip
         self.written = compat.written_inputs(module, num_forward_outputs) | self._written_by_nodes()
         self.after_tangents = self._after_tangents()
+        self.traced_backward = self.after_tangents | self._after_outputs()
 
     def _after_tangents(self) -> set[fx.Node]:
         found: set[fx.Node] = set()
@@ -176,6 +177,15 @@ class _Reader:
             if is_tangent(node) or any(read in found for read in node.all_input_nodes):
                 found.add(node)
         return found
+
+    def _after_outputs(self) -> set[fx.Node]:
+        """Operators traced after all that the outputs need: gradients that depend on no tangent are among them.
+
+        Such a gradient is that of a loss whose function has its own, as MXNet's ``SoftmaxOutput``.
+        """
+        needed = _with_inputs(node for node in self.outputs if isinstance(node, fx.Node))
+        last = max((self.place[node] for node in needed), default=-1)
+        return {node for node in self.nodes[last + 1 :] if node.op == "call_function"}
 
     def read(self) -> JointGraph:
         forward = self._forward()
@@ -282,7 +292,7 @@ class _Reader:
         first_use: dict[fx.Node, int] = {}
         for node in reversed(nodes):
             uses = [first_use[user] for user in node.users if user in first_use]
-            pinned = node in self.after_tangents or safety.is_mutable(node) or not uses
+            pinned = node in self.traced_backward or safety.is_mutable(node) or not uses
             first_use[node] = self.place[node] if pinned else min(uses)
         return sorted(nodes, key=lambda node: (first_use[node], first_use[node] == self.place[node], self.place[node]))
 

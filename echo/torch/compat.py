@@ -19,12 +19,14 @@ from torch import fx
 from torch._functorch import partitioners
 
 from echo.errors import UnsupportedError
+from echo.torch.choices import early_sums
 
 OLDEST = (2, 4)  # torch's partitioners take what echo passes them since then
 
 # Of what Inductor reads for a sum before it writes the sum. Without this, the gradients of a value with many readers,
 # such as a weight of an unrolled network, wait for the last one: 25 MB instead of 19 for a translation model.
 _SUM_BYTES = 1 << 16
+_FUSION = 1  # a part of the keys of Inductor's caches: to be raised when `echo.torch.choices` decides otherwise
 
 Partition = Callable[..., "tuple[fx.GraphModule, fx.GraphModule]"]
 
@@ -267,16 +269,21 @@ def inductor_with(partition: Partition, key: str, *, sums_early: bool = True) ->
             f"torch {torch.__version__} cannot give Inductor another partitioner (2.9 and newer can): "
             'compiler="aot_eager" works with this version'
         )
-    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    settings: dict[str, Any] = {"custom_partitioner_fn": CustomPartitioner(partition, key)}
-    if sums_early and hasattr(config, "realize_acc_reads_size_threshold"):
-        settings["realize_acc_reads_size_threshold"] = _SUM_BYTES
+    chosen = {"custom_partitioner_fn": CustomPartitioner(partition, f"{key}, fusion {_FUSION}" * sums_early or key)}
+    sums = {"realize_acc_reads_size_threshold": _SUM_BYTES} if sums_early else {}
+    known = {name: value for name, value in sums.items() if hasattr(config, name)}
     caches = {"enable_autograd_cache": False} if hasattr(torch._functorch.config, "enable_autograd_cache") else {}
 
+    def inner(*args: Any, **options: Any) -> Any:
+        """Compiles one graph: that of the backward pass when it first runs, outside of all that is open now."""
+        with config.patch({**chosen, **known}), early_sums() if sums_early else contextlib.nullcontext():
+            return compile_fx_inner(*args, **options)
+
     def compiled(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with config.patch(settings), torch._functorch.config.patch(caches):
-            return compile_fx(module, inputs)
+        with config.patch(chosen), torch._functorch.config.patch(caches):
+            return compile_fx(module, inputs, inner_compile=inner)
 
     return compiled
 

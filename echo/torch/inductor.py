@@ -35,6 +35,8 @@ _VIEWS = frozenset({
     "view", "_unsafe_view", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select", "t", "alias",
     "detach", "getitem",
 })  # fmt: skip
+# Of these, Inductor computes none again on a CPU: it stores what several kernels read.
+_SLOW = frozenset({"exp", "log", "log10", "log1p", "log2", "sigmoid", "tanh"})
 _CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
 
 
@@ -88,13 +90,14 @@ def elements(node: fx.Node) -> int:
     return int(nbytes(value) // value.element_size()) if isinstance(value, torch.Tensor) else 0
 
 
-def inputs_in_kernels(joint: JointGraph) -> list[frozenset[int]]:
+def inputs_in_kernels(joint: JointGraph) -> list[dict[int, int]]:
     """For each node of the training graph, the inputs that it reads in the kernel which computes them.
 
     A node of the forward pass that runs again is in a kernel with the pointwise operators of the backward pass that
-    read it.
+    read it. An input that Inductor stores if several kernels read it has the number of the reader's kernel, others 0.
     """
     groups, forward = fusion_groups(joint), set(joint.forward)
+    slow = _slow_values(joint, groups)
 
     def is_inside(read: fx.Node, node: fx.Node) -> bool:
         if read not in groups or node not in groups or elements(read) != elements(node):
@@ -102,9 +105,22 @@ def inputs_in_kernels(joint: JointGraph) -> list[frozenset[int]]:
         return groups[read] == groups[node] or (read in forward and node not in forward)
 
     return [
-        frozenset(position for position, entry in enumerate(one.inputs) if is_inside(joint.order[entry.node], node))
+        {position: (groups[node] + 1) * (read in slow) for position, entry in enumerate(one.inputs)
+         if is_inside(read := joint.order[entry.node], node)}
         for node, one in zip(joint.order, joint.training.nodes)
-    ]
+    ]  # fmt: skip
+
+
+def _slow_values(joint: JointGraph, groups: Mapping[fx.Node, int]) -> set[fx.Node]:
+    """The pointwise nodes on a CPU whose kernel computes a function of `_SLOW`: theirs, or that of a single input."""
+    found: set[fx.Node] = set()
+    for node in groups:
+        if timing.device_of(node).type != "cpu":
+            continue
+        inlined = (read for read in through_views(node, joint) if read in found and len(read.users) == 1)
+        if safety.operator_name(node) in _SLOW or any(inlined):
+            found.add(node)
+    return found
 
 
 def joint_graph_of_inductor(

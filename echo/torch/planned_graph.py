@@ -84,7 +84,7 @@ class PlannedGraph:
         rows = [
             [node.op, node.name, node.forward, node.stateful, [tensor.bytes for tensor in node.outputs],
              [list(entry[:2]) for entry in node.inputs], self.seconds[number], self.reasons.get(number, ""),
-             self.sources.get(number, ""), self.modules.get(number, ""), sorted(node.in_kernel)]
+             self.sources.get(number, ""), self.modules.get(number, ""), sorted(node.in_kernel.items())]
             for number, node in enumerate(self.training.nodes)
         ]  # fmt: skip
         outputs = [list(entry[:2]) for entry in self.training.outputs]
@@ -248,7 +248,7 @@ def _node(number: int, row: Any) -> TrainingNode:
     original = number if forward else None
     return TrainingNode(
         op, _text(name), outputs, reads, forward=forward, original=original, stateful=fixed,
-        in_kernel=frozenset(map(_whole, in_kernel)),
+        in_kernel={_whole(position): _whole(kernel) for position, kernel in in_kernel},
     )  # fmt: skip
 
 

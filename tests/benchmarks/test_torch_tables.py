@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.torch_tables import compared, draw, frontier_table
+from benchmarks.torch_tables import compared, converted_table, draw, frontier_table
 
 
 def row(by: str, peak: int, overhead: float, **more: Any) -> dict[str, Any]:
@@ -42,6 +42,15 @@ def test_table_has_both_costs_of_pointwise_operators() -> None:
     line = frontier_table({"rows": rows}).splitlines()[-1]
     figures = ["60.0 at 40.0 %", "20.0 %", "48.0 at 50.0 %", "0.50 (0.75)", "0.50 (0.75)", "2.0", "2.0"]
     assert line == f"| {' | '.join(['net', '9', '100.0', *figures])} |"
+
+
+def test_converted_model_is_compared_with_the_bytes_of_mxnet_with_echo() -> None:
+    figures = {"mxnet, stock": (400, 2.0), "mxnet, echo": (100, 1.0), "eager": (300, 1.5)}
+    rows = [{"by": by, "peak_bytes": mb * 1_000_000, "step_seconds": seconds} for by, (mb, seconds) in figures.items()]
+    rows += [{"by": "echo", "peak_bytes": 80_000_000, "step_seconds": 0.5, "predicted_bytes": 84_000_000}]
+    line = converted_table({"rows": [{"model": "net", "threads": 1, **row} for row in rows]}).splitlines()[-1]
+    assert line.startswith("| net | 1 | 400.0 MB, 2000 ms | 100.0 MB, 1000 ms | 300.0 MB, 1500 ms |")
+    assert line.endswith("| 80.0 MB, 500 ms | +5.0 % | 0.80 | 4.0x |")
 
 
 def test_picture_has_a_panel_for_each_model(tmp_path: Path) -> None:

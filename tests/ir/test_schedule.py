@@ -59,7 +59,7 @@ def test_bytes_and_seconds_of_a_replay() -> None:
 def test_value_that_only_its_kernel_reads_takes_no_memory() -> None:
     """Node 1 is in a kernel with 0, the gradients 5 and 6 with maps 1 and 0, where these are made in the same pass."""
     inside = {1: 0, 5: 1, 6: 1}
-    nodes = [node.having(in_kernel=frozenset({inside[number]} if number in inside else ()))
+    nodes = [node.having(in_kernel={inside[number]: 0} if number in inside else {})
              for number, node in enumerate(TRAINING.nodes)]  # fmt: skip
     fused = replace(TRAINING, nodes=tuple(nodes))
     assert replay(fused, ORDER, SECONDS).bytes == 5, "maps are saved for the backward pass"

@@ -157,6 +157,33 @@ class FirstRow(torch.autograd.Function):
         return (x[0].cos() * gradient).expand(x.shape)
 
 
+class OwnGradient(torch.autograd.Function):
+    """A loss whose gradient ignores what arrives, as MXNet's have it."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return ctx.saved_tensors[0] - 1
+
+
+def test_sums_of_gradients_without_a_tangent_run_as_they_come() -> None:
+    def unrolled(w: torch.Tensor) -> torch.Tensor:
+        x = w
+        for _ in range(4):
+            x = torch.tanh(x @ w)
+        return OwnGradient.apply(x).sum()
+
+    names = [node.name for node in traced(unrolled, W).joint.backward]
+    sums = [at for at, name in enumerate(names) if name.startswith("add")]
+    products = [at for at, name in enumerate(names) if name.startswith("mm")]
+    assert len(sums) >= 3
+    assert sums[0] < products[-2], "not when all products are there"
+
+
 def test_symbolic_sizes_are_numbers_of_the_forward_pass() -> None:
     joint = traced(
         lambda w, x: (x.view(x.shape[0] * 2, -1) @ w).tanh().sum(),

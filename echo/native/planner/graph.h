@@ -19,7 +19,7 @@ struct TrainingArrays {
   const std::int32_t* input_begin;    // [nodes + 1]
   const std::int32_t* input_entry;    // the entries each node reads
   const std::uint8_t* input_shape_only;  // 1: read for its shape only
-  const std::uint8_t* input_in_kernel;   // 1: read in the kernel that computes it, if that runs in the same pass
+  const std::int32_t* input_in_kernel;   // > 0: read in this kernel, which computes it too; -1: in any that reads it
   const std::int32_t* dep_begin;      // [nodes + 1]
   const std::int32_t* dep_node;       // control dependencies
   const std::int32_t* inplace_begin;  // [nodes + 1]

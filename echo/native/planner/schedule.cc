@@ -71,13 +71,19 @@ std::int32_t Schedule::instance_at(std::int32_t entry, std::int32_t position) {
 
 static constexpr std::uint8_t kInKernel = 1, kFromMemory = 2;
 
-void Schedule::read(std::int32_t instance, std::int32_t step, bool in_kernel) {
+void Schedule::read(std::int32_t instance, std::int32_t step, std::int32_t in_kernel) {
   const std::int32_t made = instance_step_[instance];
   const bool made_forward = !is_copy_[made] && arrays.forward[step_node_[made]];
   const bool reads_forward = !is_copy_[step] && arrays.forward[step_node_[step]];
   reads_.push_back(instance);
   instance_last_[instance] = std::max(instance_last_[instance], step);
-  instance_read_[instance] |= in_kernel && made_forward == reads_forward ? kInKernel : kFromMemory;
+  bool inside = in_kernel != 0 && made_forward == reads_forward;
+  if (inside && in_kernel > 0) {
+    std::int32_t& kernel = instance_kernel_[instance];
+    inside = kernel == 0 || kernel == in_kernel;
+    kernel = in_kernel;
+  }
+  instance_read_[instance] |= inside ? kInKernel : kFromMemory;
 }
 
 // What only its own kernel reads stays in registers.
@@ -99,7 +105,7 @@ void Schedule::run(std::int32_t node, std::int32_t position, bool copy) {
     const std::int32_t instance = reads_copies ? instance_at(entry, position) : original_[entry];
     if (instance >= 0) read(instance, step, a.input_in_kernel[i]);
   }
-  if (copy && a.masked[node]) read(original_[a.entry_begin[node] + 1], step, false);
+  if (copy && a.masked[node]) read(original_[a.entry_begin[node] + 1], step, 0);
   step_instance_.push_back(static_cast<std::int32_t>(instance_entry_.size()));
   read_begin_.push_back(static_cast<std::int32_t>(reads_.size()));
   const std::int32_t last = copy && a.masked[node] ? a.entry_begin[node] + 1 : a.entry_begin[node + 1];
@@ -109,6 +115,7 @@ void Schedule::run(std::int32_t node, std::int32_t position, bool copy) {
     instance_step_.push_back(step);
     instance_last_.push_back(step);
     instance_read_.push_back(0);
+    instance_kernel_.push_back(0);
   }
 }
 
@@ -147,7 +154,7 @@ Schedule::Value Schedule::simulate() {
   original_.assign(a.entries, -1);
   wanted_at_.assign(a.nodes, -1);
   for (auto* list : {&step_node_, &step_position_, &step_instance_, &read_begin_, &reads_, &instance_entry_,
-                     &instance_step_, &instance_last_})
+                     &instance_step_, &instance_last_, &instance_kernel_})
     list->clear();
   is_copy_.clear();
   instance_read_.clear();

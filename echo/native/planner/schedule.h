@@ -91,7 +91,7 @@ class Schedule {
   void want(std::int32_t entry, std::int32_t position);
   void compute_copies(std::int32_t position);
   std::int32_t copy_at(std::int32_t entry, std::int32_t position) const;
-  void read(std::int32_t instance, std::int32_t step, bool in_kernel);
+  void read(std::int32_t instance, std::int32_t step, std::int32_t in_kernel);
   bool takes_memory(std::int32_t instance) const;
   void share(std::int32_t step);
   Value sum_up();
@@ -104,6 +104,7 @@ class Schedule {
   std::vector<std::int32_t> touched_;
   std::vector<std::int32_t> step_node_, step_position_, step_instance_, read_begin_, reads_;
   std::vector<std::uint8_t> instance_read_;  // 0: not read, else kInKernel, kFromMemory or both
+  std::vector<std::int32_t> instance_kernel_;  // the kernel that reads it, 0 where none has a number
   std::vector<std::int32_t> instance_entry_, instance_step_, instance_last_, chunk_, chunk_last_, chunk_first_;
   std::vector<std::int32_t> level_of_, chunk_entry_;
   std::vector<std::int64_t> weight_, most_;

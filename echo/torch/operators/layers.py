@@ -14,8 +14,15 @@ from echo.torch.attributes import Function, Shape
 
 def fully_connected(data: Tensor, weight: Tensor, bias: Tensor | None = None, *, num_hidden: int, no_bias: bool = False,
                     flatten: bool = True) -> Tensor:  # fmt: skip
-    """A product with a weight; by default all dimensions but the first are one."""
-    return F.linear(data.flatten(1) if flatten else data, weight, bias)
+    """A product with a weight; by default all dimensions but the first are one.
+
+    A layer of one unit is a sum, which Inductor computes in the kernel that makes its input, forward and backward.
+    """
+    rows = data.flatten(1) if flatten else data
+    if num_hidden == 1:
+        found = (rows * weight[0]).sum(-1, True)
+        return found if bias is None else found + bias
+    return F.linear(rows, weight, bias)
 
 
 def convolution(data: Tensor, weight: Tensor, bias: Tensor | None = None, *, kernel: Shape, num_filter: int,

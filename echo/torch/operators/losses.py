@@ -122,6 +122,40 @@ def block_gradient(data: Tensor) -> Tensor:
     return data.detach()
 
 
+def _ctc(scores: Tensor, label: Tensor, steps: Tensor, counts: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    """The CTC loss of each sample, and its gradient: as in MXNet, the forward pass computes both."""
+    rows = F.log_softmax(scores, 2)
+    loss, alpha = torch.ops.aten._ctc_loss.Tensor(rows, label, steps, counts, blank)
+    head = torch.ones_like(loss)
+    gradient = torch.ops.aten._ctc_loss_backward.Tensor(head, rows, label, steps, counts, loss, alpha, blank)
+    return loss, gradient - rows.exp() * gradient.sum(2, True)
+
+
+def _like_ctc(scores: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return scores.new_empty(scores.shape[1]), scores.new_empty(scores.shape)
+
+
+def _keep_gradient(ctx: Kept, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1])
+
+
+def _ctc_backward(ctx: Kept, head: Tensor, of_gradient: Tensor | None) -> tuple[Any, ...]:
+    if of_gradient is not None:
+        raise NotImplementedError("CTCLoss: the gradient of a gradient is not implemented")
+    (gradient,) = ctx.saved_tensors
+    return gradient * head.unsqueeze(1), None, None, None, None
+
+
+# One operator, because the size of what torch's own hands to its gradient depends on values, which breaks a graph.
+CTC = torch.library.custom_op(
+    "echo::ctc_loss", _ctc, mutates_args=(),
+    schema="(Tensor scores, Tensor label, Tensor steps, Tensor counts, int blank) -> (Tensor, Tensor)",
+)  # fmt: skip
+CTC.register_fake(_like_ctc)
+CTC.register_autograd(_ctc_backward, setup_context=_keep_gradient)
+
+
 def ctc_loss(data: Tensor, label: Tensor, *lengths: Tensor, use_data_lengths: bool = False,
              use_label_lengths: bool = False, blank_label: Literal["first", "last"] = "first") -> Tensor:  # fmt: skip
     """The CTC loss of scores (steps, batch, characters); without lengths, padding ends the labels."""
@@ -131,7 +165,8 @@ def ctc_loss(data: Tensor, label: Tensor, *lengths: Tensor, use_data_lengths: bo
     padding = 0 if blank_label == "first" else -1
     counts = given.pop(0).long() if use_label_lengths else (label == padding).cumsum(1).eq(0).sum(1)
     blank = 0 if blank_label == "first" else characters - 1
-    return F.ctc_loss(F.log_softmax(data, 2), label.long().clamp(min=0), sizes, counts, blank, "none")
+    loss: Tensor = CTC(data, label.long().clamp(min=0), sizes, counts, blank)[0]
+    return loss
 
 
 def softmax_cross_entropy(data: Tensor, label: Tensor) -> Tensor:

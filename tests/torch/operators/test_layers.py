@@ -32,6 +32,8 @@ TRAINING = [
     Case("FullyConnected", {"data": (2, 3, 4), "weight": (5, 12), "bias": (5,)}, {"num_hidden": 5}),
     Case("FullyConnected", {"data": (2, 3, 4), "weight": (5, 4), "bias": (5,)}, {"num_hidden": 5, "flatten": False}),
     Case("FullyConnected", {"data": (2, 4), "weight": (5, 4)}, {"num_hidden": 5, "no_bias": True}),
+    Case("FullyConnected", {"data": (2, 3, 4), "weight": (1, 4), "bias": (1,)}, {"num_hidden": 1, "flatten": False}),
+    Case("FullyConnected", {"data": (2, 3, 4), "weight": (1, 12)}, {"num_hidden": 1, "no_bias": True}),
     _convolved("Convolution", IMAGES, (6, 4, 3, 2), 6, kernel=(3, 2), num_filter=6),
     _convolved("Convolution", IMAGES, (6, 2, 3, 3), kernel=(3, 3), stride=(2, 1), pad=(1, 2), dilate=(1, 2),
          num_filter=6,

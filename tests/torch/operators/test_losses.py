@@ -83,3 +83,35 @@ def test_gradient_of_loss_does_not_depend_on_what_arrives(head: float) -> None:
 def test_output_without_labels_is_the_prediction(op: str) -> None:
     data, label = torch.randn(4, 5), torch.zeros(4, 5)
     assert torch.equal(losses.OPERATORS[op](data), losses.OPERATORS[op](data, label))
+
+
+def _own_ctc(data: torch.Tensor) -> torch.Tensor:
+    """A loss of scores that another operator makes, with labels of two lengths."""
+    return losses.ctc_loss(2 * data, torch.tensor([[1.0, 2.0, 0.0], [3.0, 3.0, 1.0]]))
+
+
+def test_ctc_loss_in_one_graph_has_eager_bits() -> None:
+    data, head = torch.from_numpy(_SCORES.copy()).requires_grad_(), torch.tensor([1.5, -0.5])
+    found = []
+    for function in (_own_ctc, torch.compile(_own_ctc, backend="aot_eager", fullgraph=True)):
+        loss = function(data)
+        found += [loss.detach(), *torch.autograd.grad(loss, data, head)]
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+
+
+def test_ctc_loss_as_an_operator_keeps_the_rules_of_torch() -> None:
+    given = (
+        torch.randn(6, 2, 5, requires_grad=True),
+        torch.tensor([[1, 2, 0], [3, 3, 1]]),
+        *torch.tensor([[6] * 2, [2, 3]]),
+    )
+    names = ("test_schema", "test_autograd_registration", "test_faketensor")
+    assert set(torch.library.opcheck(losses.CTC, (*given, 0), test_utils=names).values()) == {"SUCCESS"}
+
+
+def test_second_gradient_of_ctc_loss_raises() -> None:
+    data = torch.from_numpy(_SCORES.copy()).requires_grad_()
+    (first,) = torch.autograd.grad(_own_ctc(data).sum(), data, create_graph=True)
+    with pytest.raises(NotImplementedError, match="CTCLoss: the gradient of a gradient"):
+        first.sum().backward()

@@ -1,0 +1,71 @@
+"""Which kernels Inductor does not fuse, so that values live when the plan has them live.
+
+A sum of gradients, such as that of a weight of an unrolled network, frees more memory than it takes. Inductor fuses
+such a sum with the next one, which waits for a later gradient; fused again and again, all gradients are alive until the
+last one is there.
+
+Nothing of this is public in torch: where a name is missing, Inductor fuses as it does without echo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+_LEAST_BYTES = 1 << 16  # that live longer: less is no reason to launch another kernel
+
+
+def delays(scheduler: Any, first: Any, second: Any) -> bool:
+    """Whether fusing two kernels makes the first one wait, and what it reads live longer."""
+    return waits(scheduler, first, second) and freed_bytes(scheduler, first, second) >= _LEAST_BYTES
+
+
+def waits(scheduler: Any, first: Any, second: Any) -> bool:
+    """Whether ``second`` reads what another kernel makes after ``first``, in the order of the graph."""
+    own = second.get_operation_names()
+    for read in second.read_writes.reads:
+        buffer = scheduler.name_to_buf.get(read.name)
+        maker = None if buffer is None else buffer.defining_op
+        if maker is not None and maker.get_name() not in own and maker.min_order > first.max_order:
+            return True
+    return False
+
+
+def freed_bytes(scheduler: Any, first: Any, second: Any) -> int:
+    """Bytes that ``first`` reads and whose other readers run before ``second``, less those that it makes."""
+    moved = first.read_writes
+    read = sum(int(scheduler.dep_size_hint(one)) for one in moved.reads if _dies(scheduler, one, second))
+    return read - sum(int(scheduler.dep_size_hint(one)) for one in moved.writes)
+
+
+def _dies(scheduler: Any, read: Any, second: Any) -> bool:
+    """Whether all readers of a buffer run before a kernel."""
+    buffer = scheduler.name_to_buf.get(read.name) or scheduler.name_to_donated_buffer.get(read.name)
+    if buffer is None:
+        return False
+    return all(getattr(user.node, "max_order", float("inf")) < second.max_order for user in buffer.users)
+
+
+@contextlib.contextmanager
+def early_sums() -> Iterator[None]:
+    """While this is open, Inductor fuses no kernel that frees memory with one that has to wait."""
+    try:
+        from torch._inductor.choices import InductorChoices
+        from torch._inductor.virtualized import V
+
+        set_handler = V.set_choices_handler
+    except (ImportError, AttributeError):  # a version without such choices
+        yield
+        return
+
+    class Choices(InductorChoices):  # type: ignore[misc]  # torch is not there where types are checked
+        """torch's own choices, but for this one."""
+
+        @staticmethod
+        def can_fuse(scheduler: Any, one: Any, other: Any, score: int) -> bool:
+            if delays(scheduler, one, other) or delays(scheduler, other, one):
+                return False
+            return bool(InductorChoices.can_fuse(scheduler, one, other, score))
+
+    with set_handler(Choices()):
+        yield
