@@ -111,7 +111,15 @@ def _made_up(node: fx.Node) -> Any:
 
 
 def _in_channels_last(value: torch.Tensor) -> torch.Tensor:
-    return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
+    """The tensor in the other layout; some channels of a larger tensor are still that, and convolutions copy them."""
+    if value.dim() != 4 or not value.numel():
+        return value
+    _, channels, height, width = value.shape
+    whole = value.stride(0) // (height * width)
+    if whole > channels and value.stride()[1:] == (height * width, width, 1):
+        larger = value.new_full((len(value), whole, height, width), 0.5)
+        return larger.contiguous(memory_format=torch.channels_last)[:, :channels]
+    return value.contiguous(memory_format=torch.channels_last)
 
 
 def _filled(value: torch.Tensor) -> torch.Tensor:

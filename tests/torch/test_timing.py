@@ -101,3 +101,12 @@ def test_scratch_memory_is_measured_once_a_signature(monkeypatch: pytest.MonkeyP
     assert allocated.call_count == 1
     allocated.side_effect = RuntimeError("out of memory")
     assert timing.scratch_of_run(node, torch.device("cpu"), True) == 0, "in another layout, in which it cannot run"
+
+
+def test_some_channels_of_a_tensor_stay_so_in_another_layout() -> None:
+    """Convolutions copy them: half of a concatenation's gradient takes its bytes once more while they run."""
+    whole = torch.zeros(2, 8, 5, 5)
+    found = timing._in_channels_last(whole[:, :4])
+    assert found.shape == (2, 4, 5, 5)
+    assert found.stride() == whole.contiguous(memory_format=torch.channels_last)[:, :4].stride()
+    assert timing._in_channels_last(whole).is_contiguous(memory_format=torch.channels_last)
