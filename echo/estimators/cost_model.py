@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.errors import EchoError
@@ -253,7 +253,7 @@ class CostModel:
     """Seconds of each training node if it runs once, and of one whole training step.
 
     ``measured`` and ``estimated`` count their distinct signatures. ``guessed`` is the part of the step that
-    operators take of which none alike was measured, at any size. Finding out took ``measuring_seconds``.
+    operators take of which none alike was measured, at any size.
     """
 
     seconds: tuple[float, ...]
@@ -261,7 +261,6 @@ class CostModel:
     measured: int
     estimated: int
     guessed: float = 0.0
-    measuring_seconds: float = field(default=0.0, compare=False)
 
     @property
     def is_timed(self) -> bool:

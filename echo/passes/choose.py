@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from dataclasses import replace
 from typing import Iterable, Iterator, NamedTuple, Sequence
 
 from echo.errors import BudgetError, OptionError
 from echo.estimators.cost_model import CostModel
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.analysis import Candidates
+from echo.passes.analysis import Candidates, EstimateCost
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, stage_dump
 from echo.passes.patterns.apply import Fused, MatchSite
 from echo.passes.request import Request, Slow
 from echo.passes.rewrite import Rewritten
-from echo.passes.select import Selection
+from echo.passes.select import Select, Selection
 from echo.passes.variant import (
     Analysis,
     PlanResult,
@@ -245,18 +244,16 @@ def best_plan(request: Request, pipeline: Sequence[Pass], known: Iterable[object
     Raises:
         EchoError: a pass failed.
     """
-    started = time.monotonic()
-    values = run(pipeline, [request, *known], request.progress)
-    seconds = time.monotonic() - started
+    spent: dict[str, float] = {}
+    values = run(pipeline, [request, *known], request.progress, spent)
     result: Plan = values[Plan]
     rewritten: Rewritten = values[Rewritten]
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
     costs: CostModel = values[CostModel]
-    other_seconds = seconds - selection.search_seconds - costs.measuring_seconds
+    other_seconds = sum(seconds for name, seconds in spent.items() if name not in (EstimateCost.name, Select.name))
     schedule = {} if result.changes_nothing else selection.schedule
-    known_costs = replace(costs, measuring_seconds=0.0)
-    analysis = Analysis(request, values[TrainingGraph], values[Candidates], values[Segments], known_costs)
+    analysis = Analysis(request, values[TrainingGraph], values[Candidates], values[Segments], costs)
     return PlanResult(
         result, graph, request.graph, selection.warm_start, costs.is_timed, other_seconds, schedule, analysis
     )

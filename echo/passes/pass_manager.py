@@ -168,22 +168,29 @@ class Pass(Protocol):
     def run(self, *values: Any) -> Any: ...
 
 
-def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Callable[[str], None]) -> dict[type, Any]:
+def run(
+    passes: Sequence[Pass],
+    initial_values: Iterable[object],
+    progress: Callable[[str], None],
+    spent: dict[str, float] | None = None,
+) -> dict[type, Any]:
     """Runs the passes in order and returns every value by its type; a pass whose value is there at first does not run.
+
+    ``spent`` gets the seconds of each pass that ran, by its name.
 
     Raises:
         EchoError: a pass failed; the error names it and the passes before it. Errors that are about the user's
             options (`OptionError`, `BudgetError`) are raised as they are.
     """
     values: dict[type, Any] = {type(value): value for value in initial_values}
-    done: list[str] = []
+    done = {} if spent is None else spent
     dump = stage_dump()
     for stage in passes:
         if stage.gives in values:
             continue
         missing = [value_type.__name__ for value_type in stage.needs if value_type not in values]
         if missing:
-            raise EchoError(f"pass {stage.name} needs {', '.join(missing)}, which none of {done} gave")
+            raise EchoError(f"pass {stage.name} needs {', '.join(missing)}, which none of {list(done)} gave")
         progress(stage.name)
         started = time.perf_counter()
         try:
@@ -194,10 +201,10 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
             if isinstance(error, (OptionError, BudgetError)):
                 raise
             _raise(error, (*done, stage.name))
+        done[stage.name] = time.perf_counter() - started
         if dump is not None:
-            dump.stage(stage.name, value, time.perf_counter() - started)
+            dump.stage(stage.name, value, done[stage.name])
         values[stage.gives] = value
-        done.append(stage.name)
     return values
 
 

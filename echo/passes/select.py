@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Mapping
 
 from echo.errors import BudgetError, OptionError
@@ -42,7 +41,7 @@ class Selection:
 
     ``runs`` says how often each node is recomputed. ``planned_bytes`` is what MXNet's planner will need under
     ``match_range``, ``seconds`` the time of recomputation in a step. ``warm_start`` makes the next search on a
-    graph of the same model short. The search itself took ``search_seconds``.
+    graph of the same model short.
     """
 
     recompute: frozenset[Entry]
@@ -52,7 +51,6 @@ class Selection:
     planned_bytes: int
     seconds: float
     warm_start: WarmStart | None = None
-    search_seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,6 @@ class Select:
     gives: ClassVar[type] = Selection
 
     def run(
-        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, costs: CostModel
-    ) -> Selection:
-        started = time.monotonic()
-        selection = self._selected(request, training, candidates, segments, costs)
-        return replace(selection, search_seconds=time.monotonic() - started)
-
-    def _selected(
         self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, costs: CostModel
     ) -> Selection:
         limit, must_recompute, warm = _max_bytes(request, training), candidates.must_recompute, request.warm_start
