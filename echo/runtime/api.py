@@ -79,8 +79,8 @@ def _shapes_of(keywords: Mapping[str, Any], names: Collection[str] | None = None
             raise OptionError(f"shapes: expected names of arrays, got {name!r}")
         if name in arrays:
             raise OptionError(f"shapes: {name!r} is also given as a keyword, expected it once")
-        if names is not None and name not in names:
-            raise OptionError(f"shapes: the symbol has no array {name!r}{did_you_mean(name, names, '; ')}")
+    if names is not None:
+        _check_names("shapes", given, names)
     return {name: _shape(name, value) for name, value in {**arrays, **given}.items()}
 
 
@@ -185,13 +185,11 @@ def _context(ctx: Any) -> mx.Context:
         raise OptionError(f"ctx: expected a context of mxnet such as mx.cpu() or 'cpu', got {ctx!r}") from None
 
 
-def _check_names(option: str, given: Any, symbol: Symbol) -> None:
-    """Raises `OptionError` for a name in a mapping that no array of the symbol has."""
-    names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+def _check_names(option: str, given: Any, names: Collection[str]) -> None:
+    """Raises `OptionError` for a name in a mapping that is none of ``names``, those of a symbol's arrays."""
     for name in given if isinstance(given, Mapping) else ():
         if name not in names:
-            question = did_you_mean(str(name), names)
-            raise OptionError(f"{option}: the symbol has no array {name!r}{'; ' if question else ''}{question}")
+            raise OptionError(f"{option}: the symbol has no array {name!r}{did_you_mean(str(name), names, '; ')}")
 
 
 def _check_types(types: Any) -> None:
@@ -206,8 +204,9 @@ def _session(
     symbol: Symbol, graph: Graph, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]
 ) -> Callable[[], MxnetFramework]:
     grad_req = bind.get("grad_req", _default_grad_req(symbol, shapes))
-    _check_names("grad_req", grad_req, symbol)
-    _check_names("type_dict", bind.get("type_dict"), symbol)
+    names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+    _check_names("grad_req", grad_req, names)
+    _check_names("type_dict", bind.get("type_dict"), names)
     _check_types(bind.get("type_dict"))
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
