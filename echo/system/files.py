@@ -123,7 +123,10 @@ def write_in_one_step(path: str | os.PathLike[str], content: bytes | str) -> Non
     """
     data = content.encode() if isinstance(content, str) else content
     try:
-        _replace_by(Path(os.path.realpath(path)), data) if _is_replaced(path) else Path(path).write_bytes(data)
+        if _is_replaced(path):
+            _replace_by(Path(os.path.realpath(path)), data)
+        else:
+            Path(path).write_bytes(data)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
 
