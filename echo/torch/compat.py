@@ -271,14 +271,15 @@ def inductor_with(partition: Partition, key: str, *, sums_early: bool = True) ->
         )
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    chosen = {"custom_partitioner_fn": CustomPartitioner(partition, f"{key}, fusion {_FUSION}" * sums_early or key)}
-    sums = {"realize_acc_reads_size_threshold": _SUM_BYTES} if sums_early else {}
-    known = {name: value for name, value in sums.items() if hasattr(config, name)}
+    key = f"{key}, fusion {_FUSION}" if sums_early else key
+    chosen = {"custom_partitioner_fn": CustomPartitioner(partition, key)}
+    has_bound = sums_early and hasattr(config, "realize_acc_reads_size_threshold")
+    bound = {"realize_acc_reads_size_threshold": _SUM_BYTES} if has_bound else {}
     caches = {"enable_autograd_cache": False} if hasattr(torch._functorch.config, "enable_autograd_cache") else {}
 
     def inner(*args: Any, **options: Any) -> Any:
         """Compiles one graph: that of the backward pass when it first runs, outside of all that is open now."""
-        with config.patch({**chosen, **known}), early_sums() if sums_early else contextlib.nullcontext():
+        with config.patch({**chosen, **bound}), early_sums() if sums_early else contextlib.nullcontext():
             return compile_fx_inner(*args, **options)
 
     def compiled(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
