@@ -53,15 +53,19 @@ def test_splits_go_before_the_choice() -> None:
 EFFORT = 400
 
 
+def random_schedule(generator: random.Random, training: TrainingGraph) -> dict[int, list[int]]:
+    """Half of the forward nodes but the last, each of which runs again twice."""
+    forward = [number for number, node in training.operators() if node.forward]
+    return {
+        number: sorted(generator.sample(training.backward, 2)) for number in forward[:-1] if generator.random() < 0.5
+    }
+
+
 def test_steps_bytes_and_seconds_are_those_of_the_specification() -> None:
     for seed in range(60):
         generator = random.Random(seed)
         training, seconds = random_graph(seed, generator.randint(4, 20))
-        forward = [number for number, node in training.operators() if node.forward]
-        backward = [number for number, node in training.operators() if not node.forward]
-        schedule = {
-            number: sorted(generator.sample(backward, 2)) for number in forward[:-1] if generator.random() < 0.5
-        }
+        schedule = random_schedule(generator, training)
         scheduler = Scheduler(training, seconds)
         steps = steps_of(training, schedule)
         assert scheduler.steps(schedule) == steps, f"seed {seed}"
@@ -81,10 +85,9 @@ def test_outputs_of_several_live_to_the_end_where_the_forward_pass_left_them() -
             node.having(outputs=(*node.outputs, TensorType((generator.choice((0, 3)),), 3))) for node in training.nodes
         ]
         forward = [number for number, node in training.operators() if node.forward]
-        backward = [number for number, node in training.operators() if not node.forward]
         ends = tuple(Entry(number, generator.choice((0, 1))) for number in generator.sample(forward, 3))
         training = TrainingGraph(tuple(nodes), ends, 3, 0)
-        splits = {number: sorted(generator.sample(backward, 2)) for number in forward[:-1] if generator.random() < 0.5}
+        splits = random_schedule(generator, training)
         steps = steps_of(training, splits)
         replayed = replay(training, [step.node for step in steps], seconds)
         assert Scheduler(training, seconds).simulate(splits).bytes == replayed.bytes, f"seed {seed}"
@@ -104,10 +107,9 @@ def test_values_that_stay_in_kernels_are_those_of_the_specification() -> None:
             for node in plain.nodes
         ]  # fmt: skip
         forward = [number for number, node in plain.operators() if node.forward]
-        backward = [number for number, node in plain.operators() if not node.forward]
         ends = tuple(Entry(number) for number in generator.sample(forward, 2))
         training = TrainingGraph(tuple(nodes), ends, 2, 0)
-        splits = {number: sorted(generator.sample(backward, 2)) for number in forward[:-1] if generator.random() < 0.5}
+        splits = random_schedule(generator, training)
         order = [step.node for step in steps_of(training, splits)]
         found = Scheduler(training, seconds).simulate(splits).bytes
         assert found == replay(training, order, seconds).bytes, f"seed {seed}"
