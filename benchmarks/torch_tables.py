@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from benchmarks.paper.tables import table
 from benchmarks.record import RESULTS, load
@@ -49,23 +49,22 @@ def compared(rows: Sequence[Row]) -> Comparison:
     return Comparison((ends[0], ends[1]), there["overhead"], tuple(ratios), (seconds[0], seconds[1]))
 
 
-def by_model(rows: Sequence[Row], fused: bool) -> dict[str, list[Row]]:
-    """The rows of each model with one cost of pointwise operators."""
-    found: dict[str, list[Row]] = {}
+def by_model(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows of each model, or of each that has the same values under ``more`` names, too."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        if row["fused"] == fused:
-            found.setdefault(row["model"], []).append(row)
+        found.setdefault(tuple(row[name] for name in ("model", *more)), []).append(row)
     return found
 
 
 def frontier_table(result: Mapping[str, Any]) -> str:
     """A line for each model: least peaks, recomputation there, and echo's share of torch's at all of torch's peaks."""
 
-    models = [by_model(result["rows"], fused) for fused in (False, True)]
+    models = by_model(result["rows"], "fused")
 
     def cells(name: str) -> list[str]:
-        plain, fused = (compared(rows[name]) for rows in models)
-        row = models[0][name][0]
+        plain, fused = (compared(models[name, fused]) for fused in (False, True))
+        row = models[name, False][0]
         (torch_least, torch_work), (echo_least, echo_work) = plain.least
         ends = [f"{torch_least / 1e6:.1f} at {100 * torch_work:.1f} %", f"{100 * plain.echo_at_least:.1f} %",
                 f"{echo_least / 1e6:.1f} at {100 * echo_work:.1f} %"]  # fmt: skip
@@ -77,7 +76,7 @@ def frontier_table(result: Mapping[str, Any]) -> str:
         "model | nodes | MB | torch's least MB | **echo there** | echo's least MB "
         "| **work of torch's** (most) | fused | torch plans, s | echo, s"
     )
-    return table(columns, map(cells, models[0]))
+    return table(columns, [cells(name) for name, fused in models if not fused])
 
 
 def steps_at_equal_peaks(rows: Sequence[Row]) -> list[float]:
@@ -97,11 +96,9 @@ def _cell(row: Row | None) -> str:
 
 def measured_table(result: Mapping[str, Any]) -> str:
     """A line for each model: peaks and steps in eager mode, compiled, at torch's least, and by echo there."""
-    models: dict[tuple[str, str], list[Row]] = {}
-    for row in result["rows"]:
-        models.setdefault((row["model"], row["device"]), []).append(row)
+    models = by_model(result["rows"], "device")
 
-    def cells(key: tuple[str, str]) -> list[str]:
+    def cells(key: tuple[Any, ...]) -> list[str]:
         rows = models[key]
         eager, stock = rows[0], next(row for row in rows if row.get("ratio") == 1)
         least = min((row for row in rows if row["by"] == "torch"), key=lambda row: row["peak_bytes"])
@@ -123,11 +120,9 @@ def measured_table(result: Mapping[str, Any]) -> str:
 
 def converted_table(result: Mapping[str, Any]) -> str:
     """A line for each converted model: MXNet without and with echo, and torch's settings; echo's against MXNet's."""
-    models: dict[tuple[str, int], list[Row]] = {}
-    for row in result["rows"]:
-        models.setdefault((row["model"], row["threads"]), []).append(row)
+    models = by_model(result["rows"], "threads")
 
-    def cells(key: tuple[str, int]) -> list[str]:
+    def cells(key: tuple[Any, ...]) -> list[str]:
         rows = models[key]
         mxnet, planned, eager, echo = (
             next(row for row in rows if row["by"] == by) for by in ("mxnet, stock", "mxnet, echo", "eager", "echo")
@@ -158,9 +153,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    models = by_model(rows, True)
+    models = by_model(row for row in rows if row["fused"])
     figure, panels = pyplot.subplots(3, 4, figsize=(12, 8), squeeze=False)
-    for axes, (name, own) in zip(panels.flat, models.items()):
+    for axes, ((name,), own) in zip(panels.flat, models.items()):
         for by, style in (("torch, flops", "o"), ("torch, measured", "x"), ("echo", ".-")):
             points = sorted((row["peak_bytes"] / row["stock_bytes"], row["overhead"]) for row in own
                             if row["by"] == by and "overhead" in row)  # fmt: skip
