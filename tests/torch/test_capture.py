@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Callable
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
@@ -15,6 +17,28 @@ from echo.torch.capture import JointGraph, _Storages, joint_graph, mask_of, nbyt
 from tests.support.torch_models import traced  # noqa: E402
 
 W = torch.ones(8, 8, requires_grad=True)
+
+
+def with_gradient(value: Callable[..., torch.Tensor], gradient: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """A function of one input, whose gradient is computed from that and from what arrives."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return value(x)
+
+        @staticmethod
+        def backward(ctx: Any, arrived: torch.Tensor) -> torch.Tensor:
+            return gradient(*ctx.saved_tensors, arrived)
+
+    apply: Callable[..., Any] = Function.apply
+    return apply
+
+
+EARLY = with_gradient(torch.sin, lambda x, arrived: x.cos() * arrived)
+FIRST_ROW = with_gradient(torch.sum, lambda x, arrived: (x[0].cos() * arrived).expand(x.shape))
+OWN_GRADIENT = with_gradient(torch.clone, lambda x, arrived: x - 1)  # ignores what arrives, as MXNet's losses do
 
 
 def operators(joint: JointGraph, forward: bool) -> list[str]:
@@ -119,55 +143,18 @@ def test_write_inside_of_a_graph_stays_in_the_forward_pass() -> None:
 @pytest.mark.skipif(compat.version() < (2, 8), reason="older graphs do not show whether the input is written")
 def test_backward_nodes_without_tangent_run_just_before_their_reader() -> None:
     """1 - tanh squared needs no tangent: it runs in the backward pass, where it is read."""
-    joint = traced(Early.apply, W).joint
+    joint = traced(EARLY, W).joint
     backward = [node.name for node in joint.backward]
     assert backward.index("cos") < backward.index("mul")
     assert "cos" not in [node.name for node in joint.forward]
 
 
-class Early(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
-        return x.cos() * gradient
-
-
 def test_backward_node_that_is_smaller_than_its_input_runs_in_the_forward_pass() -> None:
     """The cosine of the first row alone is kept, not the product that it is a row of."""
-    joint = traced(lambda w: FirstRow.apply(w @ w), W).joint
+    joint = traced(lambda w: FIRST_ROW(w @ w), W).joint
     forward = [node.name for node in joint.forward]
     assert forward.index("cos") == forward.index("mm") + 2, "just after its input, a view between them"
     assert "cos" not in [node.name for node in joint.backward]
-
-
-class FirstRow(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x.sum()
-
-    @staticmethod
-    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
-        return (x[0].cos() * gradient).expand(x.shape)
-
-
-class OwnGradient(torch.autograd.Function):
-    """A loss whose gradient ignores what arrives, as MXNet's have it."""
-
-    @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
-        return ctx.saved_tensors[0] - 1
 
 
 def test_sums_of_gradients_without_a_tangent_run_as_they_come() -> None:
@@ -175,7 +162,7 @@ def test_sums_of_gradients_without_a_tangent_run_as_they_come() -> None:
         x = w
         for _ in range(4):
             x = torch.tanh(x @ w)
-        return OwnGradient.apply(x).sum()
+        return OWN_GRADIENT(x).sum()
 
     names = [node.name for node in traced(unrolled, W).joint.backward]
     sums = [at for at, name in enumerate(names) if name.startswith("add")]
