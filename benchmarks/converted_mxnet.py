@@ -17,26 +17,23 @@ import echo
 from benchmarks.models import MODELS, Model, random_values
 from benchmarks.speech_models import deepspeech
 from benchmarks.step_time import bind, step
-from tests.support.mxnet_process import receive, send
+from echo.estimators.footprint import GRADIENTS
+from echo.plans.decisions import WORKSPACES
+from tests.support.mxnet_process import first_states, receive, send
 
 BUILDERS: Mapping[str, Callable[[], Model]] = {
     "nmt": MODELS["nmt"], "deepspeech2": partial(deepspeech, "gru", frames=64, batch=16, hidden=256),
 }  # fmt: skip
-_WORKSPACES = "workspaces of fused operators"
 _OPTIONS: Mapping[str, Any] = {"max_overhead": 0.10, "max_planning": None}  # the best plan, on a busy machine too
 
 
-def described(model: Model) -> dict[str, Any]:
+def described(model: Model, plan: echo.Plan) -> dict[str, Any]:
     """A model as `echo.torch.convert` takes it, and the bytes that MXNet needs for a step of it."""
-    _, _, shapes = model.symbol.infer_shape(**model.shapes)
-    names = model.symbol.list_auxiliary_states()
-    states = {name: np.full(shape, "var" in name, np.float32) for name, shape in zip(names, shapes)}
-    plan = echo.plan(model.symbol, **_OPTIONS, **model.shapes)
-    memory = {by: {"planned_bytes": one.planned, "workspace_bytes": one.static.get(_WORKSPACES, 0),
-                   "gradient_bytes": one.static["weight gradients"]}
+    memory = {by: {"planned_bytes": one.planned, "workspace_bytes": one.static.get(WORKSPACES, 0),
+                   "gradient_bytes": one.static[GRADIENTS]}
               for by, one in (("stock", plan.before), ("echo", plan.after))}  # fmt: skip
-    return {"symbol": model.symbol.tojson(), "inputs": list(model.shapes), "values": _values(model), "states": states,
-            "memory": memory}  # fmt: skip
+    return {"symbol": model.symbol.tojson(), "inputs": list(model.shapes), "values": _values(model),
+            "states": first_states(model.symbol, model.shapes), "memory": memory}  # fmt: skip
 
 
 def _values(model: Model) -> dict[str, Any]:
@@ -50,11 +47,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     model = BUILDERS[sys.argv[1]]()
-    executors = {"stock": bind(model, model.symbol), "echo": bind(model, echo.optimize(model.symbol, **_OPTIONS))}
+    plan = echo.plan(model.symbol, grad_req=model.grad_req(), **_OPTIONS, **model.shapes)
+    executors = {"stock": bind(model, model.symbol), "echo": bind(model, echo.optimize(model.symbol, plan=plan))}
     for name, value in _values(model).items():
         for executor in executors.values():
             executor.arg_dict[name][:] = value
-    send(answers, described(model))
+    send(answers, described(model, plan))
     while True:
         try:
             send(answers, step(executors[receive(sys.stdin.buffer)]))

@@ -4,10 +4,10 @@
 
 Needs torch, not MXNet. Echo is given the peaks that torch's budgets were measured at, so that both compute within the
 same memory, and once more a lower budget where its own peak is measured higher. Models made of layers are also compiled
-with a ``torch.utils.checkpoint`` around each. A peak is that of torch's allocator,
-over what a step allocates: on a GPU by its own counter, on a CPU by its profiler. Steps of all settings are measured in
-turns, on one thread; the result is a median. Writes results/torch_measured.json after each model: most of the time, up
-to ten minutes a model, goes into C++ compilers.
+with a ``torch.utils.checkpoint`` around each. A peak is that of torch's allocator, over what a step allocates: on a GPU
+by its own counter, on a CPU by its profiler. Steps of all settings are measured in turns, on one thread; the result is
+a median. Writes results/torch_measured.json after each model: most of the time, up to ten minutes a model, goes into
+C++ compilers.
 """
 
 from __future__ import annotations

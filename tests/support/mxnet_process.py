@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, Callable, Mapping
 
 import numpy as np
 
 Arrays = Mapping[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv" / "bin" / "python"
 
 
 def send(stream: BinaryIO, value: Any) -> None:
@@ -31,6 +35,22 @@ def receive(stream: BinaryIO) -> Any:
     if len(header) < 8:
         raise EOFError
     return pickle.loads(stream.read(struct.unpack("<Q", header)[0]))
+
+
+def start(module: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+    """Starts a module in the environment that has MXNet, without echo; both ends of it are pipes."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.Popen(
+        [PYTHON, "-W", "ignore", "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
+        stderr=subprocess.DEVNULL, env={**others, "ECHO": "0", **variables},
+    )  # fmt: skip
+
+
+def first_states(symbol: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Auxiliary states of a symbol, as MXNet starts with them: variances are 1, means 0."""
+    _, _, states = symbol.infer_shape(**shapes)
+    return {name: np.full(shape, "var" in name, np.float32)
+            for name, shape in zip(symbol.list_auxiliary_states(), states)}  # fmt: skip
 
 
 def _bound(text: str, values: Arrays, states: Arrays, trained: list[str]) -> Any:
@@ -100,10 +120,7 @@ def model(name: str) -> Any:
     from benchmarks.models import random_values
 
     made = _MODELS[name]()
-    _, _, states = made.symbol.infer_shape(**made.shapes)
-    names = made.symbol.list_auxiliary_states()
-    start = {name: np.full(shape, "var" in name, np.float32) for name, shape in zip(names, states)}
-    return made.symbol.tojson(), made.shapes, random_values(made), start
+    return made.symbol.tojson(), made.shapes, random_values(made), first_states(made.symbol, made.shapes)
 
 
 def _small(name: str) -> Any:

@@ -8,7 +8,8 @@ from typing import Iterator
 import pytest
 
 from echo.system.threads import ONCE
-from tests.torch.oracle import PYTHON, Oracle
+from tests.support.mxnet_process import PYTHON
+from tests.torch.oracle import Oracle
 
 with contextlib.suppress(ImportError):  # each file says why it is skipped
     import torch._dynamo

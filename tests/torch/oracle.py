@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.support.mxnet_process import receive, send
-
-ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".venv" / "bin" / "python"
+from tests.support.mxnet_process import receive, send, start
 
 
 class Oracle:
     """Asks the process; an error of MXNet's is a `RuntimeError`."""
 
     def __init__(self) -> None:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        variables.update(ECHO="0", OMP_NUM_THREADS="1", MXNET_SUBGRAPH_BACKEND="NONE")
-        self._process = subprocess.Popen(
-            [PYTHON, "-W", "ignore", "-m", "tests.support.mxnet_process"], stdin=subprocess.PIPE, cwd=ROOT,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables,
-        )  # fmt: skip
+        variables = {"OMP_NUM_THREADS": "1", "MXNET_SUBGRAPH_BACKEND": "NONE"}
+        self._process = start("tests.support.mxnet_process", **variables)
 
     def ask(self, name: str, *arguments: Any) -> Any:
         assert self._process.stdin is not None
