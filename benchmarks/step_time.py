@@ -1,6 +1,6 @@
 """What does recomputation cost? Measured time of a training step with echo against stock, side by side.
 
-    python -m benchmarks.step_time [--rounds 7] [MODEL ...]
+    python -m benchmarks.step_time [--rounds 7] [--threads 1] [MODEL ...]
 
 Stock and every bound live in one process on the same weights and take steps in turn, so that a slow moment of the
 machine hits all of them. A row holds the median of the ratios round by round, next to the predicted one.
@@ -10,6 +10,7 @@ Writes results/step_time.json.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -107,12 +108,14 @@ def main() -> None:
     """Measures the models named on the command line, all by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1, help="of MXNet's operators")
     parser.add_argument("models", nargs="*")
     arguments = parser.parse_args()
-    models = asked(arguments.models, MODELS)
-    rows = [row for row in known_rows("step_time") if row["model"] not in models]
+    models, threads = asked(arguments.models, MODELS), arguments.threads
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # of the processes that measure
+    rows = [row for row in known_rows("step_time") if row["model"] not in models or row["threads"] != threads]
     for name in models:
-        rows.append(apart("step_time", "measure", name, str(arguments.rounds)))
+        rows.append({"threads": threads, **apart("step_time", "measure", name, str(arguments.rounds))})
         _show(rows[-1])
         path = save("step_time", rows)  # after each model: the large ones take minutes
     print("written:", path.name)

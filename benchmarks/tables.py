@@ -39,9 +39,10 @@ def time_table(result: dict[str, Any]) -> str:
 
     def cells(row: Row) -> list[str]:
         found = (row[bound] for bound in _BOUNDS)
-        return [row["model"], *(f"{one['ratio']:.2f} ({one['predicted_ratio']:.2f})" for one in found)]
+        start = [row["model"], str(row["threads"])]
+        return [*start, *(f"{one['ratio']:.2f} ({one['predicted_ratio']:.2f})" for one in found)]
 
-    return _table("model | 0.05 | **0.10 (default)** | 0.25 | no bound, heavy never twice", cells, result)
+    return _table("model | threads | 0.05 | **0.10 (default)** | 0.25 | no bound, heavy never twice", cells, result)
 
 
 def fusion_table(result: dict[str, Any]) -> str:
