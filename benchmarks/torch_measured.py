@@ -77,7 +77,7 @@ def peak_bytes(model: nn.Module, step: Backward, device: str) -> int:
 
 def compiled_by_torch(ratio: float) -> Callable[..., Any]:
     """A backend of Inductor's with torch's own partitioner at a budget."""
-    plain = compat.inductor_with(compat.min_cut_partition, f"torch {ratio}", sums_early=False)
+    plain = compat.inductor_with(compat.min_cut_partition, f"torch {ratio}", as_planned=False)
 
     def compiled(module: Any, inputs: Any) -> Any:
         with activation_budget(ratio):

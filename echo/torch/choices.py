@@ -1,16 +1,21 @@
-"""Which kernels Inductor does not fuse, so that values live when the plan has them live.
+"""Which kernels Inductor does not fuse, and in which order they run, so that values live when the plan has them live.
 
 A sum of gradients, such as that of a weight of an unrolled network, frees more memory than it takes. Inductor fuses
 such a sum with the next one, which waits for a later gradient; fused again and again, all gradients are alive until the
 last one is there.
 
-Nothing of this is public in torch: where a name is missing, Inductor fuses as it does without echo.
+After fusion, Inductor sorts kernels with the first one and all that it depends on first. A kernel that runs again for a
+late reader then comes with an early one. Here they keep the order of the graph, which is that of the plan; Inductor
+still replaces it by an order of its own that it expects to need less memory.
+
+Nothing of this is public in torch: where a name is missing, Inductor chooses as it does without echo.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator
+import heapq
+from typing import Any, Iterator, Sequence
 
 _LEAST_BYTES = 1 << 16  # that live longer: less is no reason to launch another kernel
 
@@ -44,6 +49,28 @@ def _dies(scheduler: Any, read: Any, second: Any) -> bool:
     if buffer is None:
         return False
     return all(getattr(user.node, "max_order", float("inf")) < second.max_order for user in buffer.users)
+
+
+def in_order_of_graph(kernels: Sequence[Any]) -> list[Any]:
+    """The kernels in the order of their first operators, but each after all kernels that it depends on."""
+    maker = {name: number for number, kernel in enumerate(kernels) for name in kernel.get_buffer_names()}
+    missing = [{maker[each.name] for each in kernel.unmet_dependencies if each.name in maker} - {number}
+               for number, kernel in enumerate(kernels)]  # fmt: skip
+    readers: list[list[int]] = [[] for _ in kernels]
+    for number, makers in enumerate(missing):
+        for each in makers:
+            readers[each].append(number)
+    ready = [(kernel.min_order, number) for number, kernel in enumerate(kernels) if not missing[number]]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        ordered.append(kernels[number])
+        for reader in readers[number]:
+            missing[reader].discard(number)
+            if not missing[reader]:
+                heapq.heappush(ready, (kernels[reader].min_order, reader))
+    return ordered if len(ordered) == len(kernels) else list(kernels)  # a circle, which torch reports
 
 
 @contextlib.contextmanager

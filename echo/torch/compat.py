@@ -19,14 +19,14 @@ from torch import fx
 from torch._functorch import partitioners
 
 from echo.errors import UnsupportedError
-from echo.torch.choices import early_sums
+from echo.torch.choices import early_sums, in_order_of_graph
 
 OLDEST = (2, 4)  # torch's partitioners take what echo passes them since then
 
 # Of what Inductor reads for a sum before it writes the sum. Without this, the gradients of a value with many readers,
 # such as a weight of an unrolled network, wait for the last one: 25 MB instead of 19 for a translation model.
 _SUM_BYTES = 1 << 16
-_FUSION = 1  # a part of the keys of Inductor's caches: to be raised when `echo.torch.choices` decides otherwise
+_FUSION = 2  # a part of the keys of Inductor's caches: to be raised when `echo.torch.choices` decides otherwise
 
 Partition = Callable[..., "tuple[fx.GraphModule, fx.GraphModule]"]
 
@@ -232,6 +232,10 @@ try:
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
 except ImportError:  # `inductor_with` says so
     CustomPartitionerFn = object
+try:
+    from torch._inductor.custom_graph_pass import CustomSchedulerPass
+except ImportError:  # torch 2.9 takes any function, and does not look at it for its caches
+    CustomSchedulerPass = object
 
 
 class CustomPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch is not there where types are checked
@@ -252,10 +256,21 @@ class CustomPartitioner(CustomPartitionerFn):  # type: ignore[misc]  # torch is 
         return self._key
 
 
-def inductor_with(partition: Partition, key: str, *, sums_early: bool = True) -> Callable[..., Any]:
+class KernelOrder(CustomSchedulerPass):  # type: ignore[misc]  # as above
+    """The order of kernels that echo's plans have (`echo.torch.choices`), as Inductor's setting takes it."""
+
+    def __call__(self, kernels: list[Any]) -> list[Any]:
+        return in_order_of_graph(kernels)
+
+    def uuid(self) -> int:
+        """What tells apart the graphs of two orders in Inductor's caches."""
+        return _FUSION
+
+
+def inductor_with(partition: Partition, key: str, *, as_planned: bool = True) -> Callable[..., Any]:
     """A backend of Inductor's with another partitioner, which ``key`` tells apart from others.
 
-    With ``sums_early``, gradients of one value are added as they come.
+    With ``as_planned``, gradients of one value are added as they come, and kernels keep the order of the graph.
 
     AOTAutograd's cache is off: it would hand out the division of an earlier process, and nothing would be planned.
 
@@ -271,15 +286,16 @@ def inductor_with(partition: Partition, key: str, *, sums_early: bool = True) ->
         )
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    key = f"{key}, fusion {_FUSION}" if sums_early else key
+    key = f"{key}, fusion {_FUSION}" if as_planned else key
     chosen = {"custom_partitioner_fn": CustomPartitioner(partition, key)}
-    has_bound = sums_early and hasattr(config, "realize_acc_reads_size_threshold")
-    bound = {"realize_acc_reads_size_threshold": _SUM_BYTES} if has_bound else {}
+    order = getattr(config, "_post_fusion_custom_pass", None) or KernelOrder()  # the user's own pass, if there is one
+    settings = {"realize_acc_reads_size_threshold": _SUM_BYTES, "_post_fusion_custom_pass": order}
+    known = {name: value for name, value in settings.items() if as_planned and hasattr(config, name)}
     caches = {"enable_autograd_cache": False} if hasattr(torch._functorch.config, "enable_autograd_cache") else {}
 
     def inner(*args: Any, **options: Any) -> Any:
         """Compiles one graph: that of the backward pass when it first runs, outside of all that is open now."""
-        with config.patch({**chosen, **bound}), early_sums() if sums_early else contextlib.nullcontext():
+        with config.patch({**chosen, **known}), early_sums() if as_planned else contextlib.nullcontext():
             return compile_fx_inner(*args, **options)
 
     def compiled(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:

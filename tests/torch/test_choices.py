@@ -1,4 +1,4 @@
-"""Which kernels Inductor does not fuse: those that free memory and would have to wait."""
+"""Which kernels Inductor does not fuse, those that free memory and would have to wait, and the order of the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
 
 from echo.torch import backend, compat  # noqa: E402
-from echo.torch.choices import delays, early_sums, freed_bytes, waits  # noqa: E402
+from echo.torch.choices import delays, early_sums, freed_bytes, in_order_of_graph, waits  # noqa: E402
 
 MB = 1 << 20
 
@@ -76,6 +76,27 @@ def test_kernel_waits_for_what_another_one_makes_later() -> None:
 def test_sum_of_large_terms_is_not_delayed(size: int, expected: bool) -> None:
     kernels = Kernels((), (), ("buf0", "buf1"), (), ("buf2", "buf3"), size=size)
     assert delays(kernels, kernels.kernels[2], kernels.kernels[4]) is expected
+
+
+def kernel(first: int, *reads: str) -> Any:
+    """A kernel whose first operator has a number in the graph, and that writes a buffer with that number."""
+    depends = [SimpleNamespace(name=name) for name in reads]
+    return SimpleNamespace(min_order=first, unmet_dependencies=depends, get_buffer_names=lambda: {f"buf{first}"})
+
+
+def test_kernels_run_in_the_order_of_the_graph() -> None:
+    kernels = [kernel(2, "buf0", "primals_1"), kernel(1), kernel(0)]
+    assert [each.min_order for each in in_order_of_graph(kernels)] == [0, 1, 2]
+
+
+def test_kernel_runs_after_what_it_depends_on_and_that_stays_where_it_is() -> None:
+    kernels = [kernel(0), kernel(1, "buf3"), kernel(2), kernel(3, "buf0"), kernel(4)]
+    assert [each.min_order for each in in_order_of_graph(kernels)] == [0, 2, 3, 1, 4]
+
+
+def test_kernels_in_a_circle_stay_as_they_are() -> None:
+    kernels = [kernel(1, "buf0"), kernel(0, "buf1")]
+    assert in_order_of_graph(kernels) == kernels
 
 
 def test_choices_are_those_of_torch_again_afterwards() -> None:
