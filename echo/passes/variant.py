@@ -98,7 +98,8 @@ class Variant:
         """Returns why the graph is not taken because of its measured time, or "" if it is fast enough or not measured.
 
         It may take longer than the original graph by the bound ``max_overhead``, if it saves `RULES.gain` of the
-        bytes. Whoever asks for a budget or for memory first, or has no bound, gets the graph whatever it takes.
+        bytes; otherwise it has to be faster by `RULES.sure`. Whoever asks for a budget or for memory first, or has no
+        bound, gets the graph whatever it takes.
         """
         options, bound = request.options, request.options.overhead_bound
         if (options.asks_for_memory and options.max_time is None) or self.before is None or not self.is_timed:
@@ -107,7 +108,7 @@ class Variant:
         if part is None:
             return ""
         saved = 1 - self._total / max(1, self.before.total)
-        limit = 1 + (bound or 0.0) if saved >= RULES.gain else 1.0
+        limit = 1 + (bound or 0.0) if saved >= RULES.gain else 1 - RULES.sure
         if options.max_time is not None:
             limit = _ROUNDED * options.max_time
         return f"would take {part:.2f} of the time of a step" if part > limit else ""
