@@ -168,7 +168,11 @@ class Measuring:
                 yield group, seconds
 
     def _keep(self) -> None:
-        """Puts the times into the table, marked where they are to be measured again by a later start."""
+        """Puts the times into the table, marked where they are to be measured again by a later start.
+
+        Of a time that is too short to be believed, the least that the roofline allows is kept. Without it, a small
+        operator would count as many times as long, and the seconds of the whole step as not known.
+        """
         roofline = self._roofline()
         for group in self._groups:
             times = self._times.get(group.key)
@@ -177,7 +181,8 @@ class Measuring:
             if roofline.allows(group, self._seconds(group)) or _agree(times):
                 self._add(group, times[-1])
             else:
-                self._table.add(group.key, None, provisional=True)
+                least = roofline.least(group)
+                self._table.add(group.key, least if self._seconds(group) < least else None, provisional=True)
 
     def _add(self, group: OperatorGroup, measured: Measured) -> None:
         self._table.add(group.key, measured.seconds, measured.disturbed)

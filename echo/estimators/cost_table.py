@@ -285,11 +285,16 @@ class Roofline:
 
     def allows(self, group: OperatorGroup, seconds: float) -> bool:
         """Whether a group may take so many seconds; otherwise they are worth another look."""
-        flops, most_flops = self._usual_and_most(True, group.key, FLOPS_PER_SECOND)
-        moved, most_moved = self._usual_and_most(False, group.key, BYTES_PER_SECOND)
+        flops, _ = self._usual_and_most(True, group.key, FLOPS_PER_SECOND)
+        moved, _ = self._usual_and_most(False, group.key, BYTES_PER_SECOND)
         usual = LAUNCH + max(group.work.flops / flops, group.work.bytes / moved)
-        least = group.work.flops / most_flops if group.work.flops else group.work.bytes / most_moved
-        return _LEAST * least <= seconds <= _MOST * usual
+        return self.least(group) <= seconds <= _MOST * usual
+
+    def least(self, group: OperatorGroup) -> float:
+        """The fewest seconds that are allowed."""
+        if group.work.flops:
+            return _LEAST * group.work.flops / self._usual_and_most(True, group.key, FLOPS_PER_SECOND)[1]
+        return _LEAST * group.work.bytes / self._usual_and_most(False, group.key, BYTES_PER_SECOND)[1]
 
     def _usual_and_most(self, computes: bool, key: str, constant: float) -> tuple[float, float]:
         others = [rate for name, rate in self._rates[computes].items() if name != key]

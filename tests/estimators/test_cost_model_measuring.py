@@ -95,6 +95,17 @@ def test_a_time_that_never_comes_twice_is_not_believed(tmp_path: Path) -> None:
     assert found.guessed > 0
 
 
+def test_of_a_time_that_is_too_short_the_least_that_is_allowed_counts(tmp_path: Path) -> None:
+    def machine(training: TrainingGraph, number: int) -> Measured:
+        measured = quiet(training, number)
+        return measured._replace(seconds=measured.seconds / 20, disturbed=True) if number == 5 else measured
+
+    found = costs(machine, tmp_path)
+    assert found.seconds[5] == pytest.approx(true_seconds(TRAINING, 5) / 2), "half of what it takes at the rate of most"
+    assert CostTable("test", tmp_path).is_provisional(key(5))
+    assert found.guessed == 0
+
+
 def test_a_slow_operator_is_believed_that_takes_as_long_twice(tmp_path: Path) -> None:
     def machine(training: TrainingGraph, number: int) -> Measured:
         measured = quiet(training, number)
