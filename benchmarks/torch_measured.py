@@ -30,7 +30,7 @@ from benchmarks.record import asked, known_rows, save
 from benchmarks.torch_models import MODELS
 from benchmarks.torch_tables import SAME
 from echo.errors import BudgetError
-from echo.torch import Backend, backend, compat
+from echo.torch import Backend, backend, compat, compilers
 from tests.support.torch_models import activation_budget
 
 RATIOS = (0.5, 0.2, 0.0)  # torch's budgets; 1.0 is torch.compile as it comes
@@ -77,7 +77,7 @@ def peak_bytes(model: nn.Module, step: Backward, device: str) -> int:
 
 def compiled_by_torch(ratio: float) -> Callable[..., Any]:
     """A backend of Inductor's with torch's own partitioner at a budget."""
-    plain = compat.inductor_with(compat.min_cut_partition, f"torch {ratio}", as_planned=False)
+    plain = compilers.inductor_with(compat.min_cut_partition, f"torch {ratio}", planned=False)
 
     def compiled(module: Any, inputs: Any) -> Any:
         with activation_budget(ratio):

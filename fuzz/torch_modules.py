@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from echo.torch import PeakTracker, backend, compat, tracking
+from echo.torch import PeakTracker, backend, compat, compilers, tracking
 from echo.torch.capture import nbytes
 
 _WIDTH = 16
 _PLANNING = 0.2  # seconds for a plan: a faster one would be tested no better
 
-DEFAULT = compat.eager_with(compat.default_partition)
+DEFAULT = compilers.eager_with(compat.default_partition)
 
 Layer = Callable[["Module", torch.Tensor, int], torch.Tensor]
 

@@ -20,7 +20,7 @@ from echo.errors import REPORT, BudgetError, OptionError, VerificationError, one
 from echo.ir.schedule import RecomputeSchedule
 from echo.system.process import Deadline
 from echo.system.threads import ONCE
-from echo.torch import compat
+from echo.torch import compat, compilers
 from echo.torch.capture import JointGraph, joint_graph
 from echo.torch.cost import seconds_of
 from echo.torch.inductor import joint_graph_of_inductor, schedule_of_torch
@@ -218,5 +218,5 @@ def backend(
         raise OptionError(f'compiler: expected "inductor", "aot_eager" or a function, got {compiler!r}')
     partitioner = Partitioner(memory_budget, **{"fused": compiler == "inductor", **options})
     if compiler == "inductor":
-        return Backend(partitioner, compat.inductor_with(partitioner, repr(partitioner)))
-    return Backend(partitioner, compat.eager_with(partitioner, None if isinstance(compiler, str) else compiler))
+        return Backend(partitioner, compilers.inductor_with(partitioner, repr(partitioner)))
+    return Backend(partitioner, compilers.eager_with(partitioner, None if isinstance(compiler, str) else compiler))

@@ -1,4 +1,4 @@
-"""Which kernels Inductor does not fuse, and in which order they run, so that values live when the plan has them live.
+"""What Inductor chooses differently with echo, so that values live when the plan has them live.
 
 A sum of gradients, such as that of a weight of an unrolled network, frees more memory than it takes. Inductor fuses
 such a sum with the next one, which waits for a later gradient; fused again and again, all gradients are alive until the
@@ -8,6 +8,9 @@ After fusion, Inductor sorts kernels with the first one and all that it depends 
 late reader then comes with an early one. Here they keep the order of the graph, which is that of the plan; Inductor
 still replaces it by an order of its own that it expects to need less memory.
 
+Inductor holds memory that it will use again as long as its estimate does not rise above the peak. The estimate is
+echo's here (`echo.torch.kernel_memory`).
+
 Nothing of this is public in torch: where a name is missing, Inductor chooses as it does without echo.
 """
 
@@ -16,6 +19,8 @@ from __future__ import annotations
 import contextlib
 import heapq
 from typing import Any, Iterator, Sequence
+
+from echo.torch.kernel_memory import adapt_inductor
 
 _LEAST_BYTES = 1 << 16  # that live longer: less is no reason to launch another kernel
 
@@ -74,8 +79,8 @@ def in_order_of_graph(kernels: Sequence[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def early_sums() -> Iterator[None]:
-    """While this is open, Inductor fuses no kernel that frees memory with one that has to wait."""
+def as_planned() -> Iterator[None]:
+    """While this is open, Inductor fuses no kernel that frees memory with one that has to wait, and counts as echo."""
     try:
         from torch._inductor.choices import InductorChoices
         from torch._inductor.virtualized import V
@@ -86,7 +91,9 @@ def early_sums() -> Iterator[None]:
         return
 
     class Choices(InductorChoices):  # type: ignore[misc]  # torch is not there where types are checked
-        """torch's own choices, but for this one."""
+        """torch's own choices, but for this one and its estimate of memory."""
+
+        echo_estimates = True
 
         @staticmethod
         def can_fuse(scheduler: Any, one: Any, other: Any, score: int) -> bool:
@@ -94,5 +101,6 @@ def early_sums() -> Iterator[None]:
                 return False
             return bool(InductorChoices.can_fuse(scheduler, one, other, score))
 
+    adapt_inductor()
     with set_handler(Choices()):
         yield

@@ -73,6 +73,11 @@ def scratch_of_run(node: fx.Node, device: torch.device, channels_last: bool) -> 
     return _SCRATCH.get(key, 0)
 
 
+def known_scratch(node: fx.Node, channels_last: bool) -> int:
+    """The bytes that this process has seen an operator allocate inside itself; 0 where it has not run it."""
+    return _SCRATCH.get((_table(device_of(node)).device, _signature(node, channels_last)), 0)
+
+
 def _is_to_be_measured(table: CostTable, key: str) -> bool:
     """Whether there is no time yet, or only one that an earlier process measured while the machine was busy."""
     return key not in table or (table.is_provisional(key) and (table.device, key) not in _MEASURED)

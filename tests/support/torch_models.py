@@ -10,7 +10,7 @@ import torch._functorch.config
 import torch.nn.functional as F
 from torch import fx, nn
 
-from echo.torch import compat
+from echo.torch import compat, compilers
 from echo.torch.capture import JointGraph, joint_graph
 
 torch.set_num_threads(1)  # the sum of two threads may differ in its last bits from run to run
@@ -181,7 +181,7 @@ def traced(function: Any, *inputs: torch.Tensor, dynamic: bool | None = False) -
         return compat.default_partition(module, given, **options)
 
     torch._dynamo.reset()
-    torch.compile(function, backend=compat.eager_with(partition), fullgraph=True, dynamic=dynamic)(*inputs)
+    torch.compile(function, backend=compilers.eager_with(partition), fullgraph=True, dynamic=dynamic)(*inputs)
     (graph,) = found
     return graph
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-t
 import torch.nn.functional as F  # noqa: E402
 
 from echo.errors import BudgetError, OptionError, PlanError, UnsupportedError, VerificationError  # noqa: E402
-from echo.torch import GraphPlan, Partitioner, PeakTracker, backend, backends, compat, tracking  # noqa: E402
+from echo.torch import GraphPlan, Partitioner, PeakTracker, backend, backends, compat, compilers, tracking  # noqa: E402
 from tests.support.torch_models import MODELS, activation_budget, built, equal, step  # noqa: E402
 
 PLANNING = 1.5  # seconds for a plan of these small graphs
@@ -94,7 +94,7 @@ def test_torch_draws_other_masks_at_low_budgets() -> None:
     """What the test before would see if echo let random operators run again."""
     expected = dropped_step()
     with activation_budget(0.0):
-        wrong = dropped_step(compat.eager_with(compat.min_cut_partition))
+        wrong = dropped_step(compilers.eager_with(compat.min_cut_partition))
     assert equal(wrong[:1], expected[:1])
     assert not equal(wrong, expected)
 
@@ -193,7 +193,7 @@ def test_autocast_accumulated_gradients_and_inference_keep_the_bits_of_torchs_gr
             last = call(*inputs)
         return [last, *(parameter.grad for parameter in model.parameters())]
 
-    expected = run(compat.eager_with(compat.default_partition))
+    expected = run(compilers.eager_with(compat.default_partition))
     ours = backend(0.7, compiler="aot_eager", strict=True, verify=True, max_planning=PLANNING)
     assert equal(run(ours), expected)
     assert len(ours.plans) == 1, "there is nothing to plan without gradients"

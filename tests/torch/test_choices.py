@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch has it")
 
 from echo.torch import backend, compat  # noqa: E402
-from echo.torch.choices import delays, early_sums, freed_bytes, in_order_of_graph, waits  # noqa: E402
+from echo.torch.choices import as_planned, delays, freed_bytes, in_order_of_graph, waits  # noqa: E402
 
 MB = 1 << 20
 
@@ -102,7 +102,7 @@ def test_kernels_in_a_circle_stay_as_they_are() -> None:
 def test_choices_are_those_of_torch_again_afterwards() -> None:
     from torch._inductor.virtualized import V
 
-    with early_sums():
+    with as_planned():
         assert type(V.choices).__name__ == "Choices"
     assert type(V.choices).__name__ == "InductorChoices"
 

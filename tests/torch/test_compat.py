@@ -28,16 +28,6 @@ def test_other_versions_raise_unsupported_error(monkeypatch: pytest.MonkeyPatch)
         compat.check_version()
 
 
-def test_inductor_without_the_setting_names_another_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
-    import torch._inductor
-
-    monkeypatch.setattr(torch._inductor, "config", SimpleNamespace())
-    with pytest.raises(UnsupportedError, match='compiler="aot_eager" works with this version'):
-        compat.inductor_with(compat.min_cut_partition, "key")
-
-
 def test_unknown_options_are_left_out() -> None:
     graph = traced(lambda w: (w @ w).tanh().sum(), W)
     for partition in (compat.default_partition, compat.min_cut_partition):
@@ -52,13 +42,3 @@ def test_equal_operators_run_once_in_a_copy() -> None:
     assert count == 2
     assert len(single.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)) == 1
     assert len(graph.module.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)) == 2
-
-
-def test_partitioners_of_inductor_are_told_apart() -> None:
-    import pickle
-
-    one, other = (compat.CustomPartitioner(compat.min_cut_partition, key) for key in ("6GB", "4GB"))
-    assert one.uuid() != other.uuid()
-    assert pickle.loads(pickle.dumps(one)).uuid() == "6GB", "its settings are part of a key that is pickled"
-    with_plans = compat.CustomPartitioner(lambda *_, **__: None, "6GB")
-    assert pickle.loads(pickle.dumps(with_plans)).uuid() == "6GB", "what it has planned is no part of that"
