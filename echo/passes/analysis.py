@@ -253,15 +253,19 @@ class EstimateCost:
     Operators that are not measured by then are estimated. By the clock, measuring ends after a third of the time that
     is left for planning: the rest is for the search. The start of the process that measures counts. With a warm start,
     ``warm_time_limit`` starts no such process: the families of operators were measured for another graph of the same
-    model.
+    model. After a search that ended late, a refinement of its graph has new operators; ``late`` of all the time is for
+    these. If masks as bits are only estimated, they may be too large a part of a step to know its seconds.
     """
 
     time_limit: float = 1.0
     warm_time_limit: float = 0.0
+    late: float = 0.02
     name: ClassVar[str] = "estimate cost"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = CostModel
 
     def run(self, request: Request, training: TrainingGraph) -> CostModel:
-        limit = self.time_limit if request.warm_start is None else self.warm_time_limit
-        return request.framework.costs(training, limit, request.deadline.with_room().left / 3)
+        deadline, warm = request.deadline, request.warm_start
+        limit = self.time_limit if warm is None or warm.is_known else self.warm_time_limit
+        clock = max(deadline.with_room().left / 3, min(deadline.left, self.late * deadline.seconds))
+        return request.framework.costs(training, limit, clock)

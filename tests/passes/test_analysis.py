@@ -279,20 +279,28 @@ class Timed(FakeFramework):
 
 
 @pytest.mark.parametrize(
-    ("known", "seconds", "left", "work", "clock"),
+    ("warm", "seconds", "left", "work", "clock"),
     [
-        (False, 90.0, 90.0, 1.0, 30.0),
-        (True, 90.0, 90.0, 0.0, 30.0),
-        (False, 0.9, 0.75, 1.0, 0.2),  # 0.15 s stay for what follows, as long as everything took; a third of the rest
-        (False, 0.9, 0.6, 1.0, 0.1),  # 0.3 s stay, a third of all
-        (False, 0.9, 0.0, 1.0, 0.0),
+        (None, 90.0, 90.0, 1.0, 30.0),
+        (WarmStart(()), 90.0, 90.0, 0.0, 30.0),
+        (WarmStart((), is_known=True), 90.0, 90.0, 1.0, 30.0),  # a refinement: the process that measures runs
+        (None, 0.9, 0.75, 1.0, 0.2),  # 0.15 s stay for what follows, as long as everything took; a third of the rest
+        (None, 0.9, 0.6, 1.0, 0.1),  # 0.3 s stay, a third of all
+        (None, 90.0, 5.0, 1.0, 1.8),  # the searches ended late: a fiftieth of all, for new operators of a refinement
+        (None, 90.0, 1.0, 1.0, 1.0),
+        (None, 0.9, 0.0, 1.0, 0.0),
     ],
 )
 def test_time_for_measuring_follows_from_the_deadline(
-    known: bool, seconds: float, left: float, work: float, clock: float, monkeypatch: pytest.MonkeyPatch
+    warm: WarmStart | None,
+    seconds: float,
+    left: float,
+    work: float,
+    clock: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("echo.system.process.time", SimpleNamespace(monotonic=lambda: 0.0))
     framework = Timed(CASE.training)
-    request = Request(CASE.graph, Options(), framework, warm_start=WarmStart(()) if known else None)
+    request = Request(CASE.graph, Options(), framework, warm_start=warm)
     assert EstimateCost().run(replace(request, deadline=Deadline(seconds, left, seconds)), CASE.training).seconds
     assert framework.limits == [pytest.approx((work, clock))]

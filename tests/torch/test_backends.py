@@ -107,7 +107,6 @@ def test_inductor_keeps_copies_and_results(name: str) -> None:
     model, inputs = built(name)
     own = step(torch.compile(model, backend="inductor", fullgraph=True), inputs, model)
     near = max(float((one - other).abs().max()) for one, other in zip(own[:-1], expected))
-    peaks = []
     for budget in (1.0, 0.75):
         torch._dynamo.reset()
         ours = backend(budget, strict=True, verify=True, max_planning=PLANNING)
@@ -115,8 +114,7 @@ def test_inductor_keeps_copies_and_results(name: str) -> None:
         found = step(torch.compile(model, backend=ours, fullgraph=True), inputs, model)
         assert max(float((one - other).abs().max()) for one, other in zip(found[:-1], expected)) <= 2 * near + 1e-6
         (plan,) = ours.plans
-        peaks.append(plan.peak_bytes)
-    assert peaks[1] <= 0.75 * peaks[0]
+        assert plan.peak_bytes <= budget * plan.stock_bytes
 
 
 class Noisy(torch.autograd.Function):
