@@ -5,8 +5,7 @@ such a sum with the next one, which waits for a later gradient; fused again and 
 last one is there.
 
 After fusion, Inductor sorts kernels with the first one and all that it depends on first. A kernel that runs again for a
-late reader then comes with an early one. Here they keep the order of the graph, which is that of the plan; Inductor
-still replaces it by an order of its own that it expects to need less memory.
+late reader then comes with an early one. Here they keep the order of the graph, which is that of the plan.
 
 Inductor holds memory that it will use again as long as its estimate does not rise above the peak. The estimate is
 echo's here (`echo.torch.kernel_memory`).

@@ -21,8 +21,8 @@ from echo.torch.compat import Partition
 _SUM_BYTES = 1 << 16
 # What several kernels read is stored where it reads more than this, by Inductor's own setting 4: less than a batch norm
 # reads. Plans have such a value computed in each kernel: 26.0 MB instead of 23.7 for a U-Net.
-_READS = 12
-_FUSION = 3  # a part of the keys of Inductor's caches: to be raised when `echo.torch.choices` decides otherwise
+_READS = 6
+_FUSION = 4  # a part of the keys of Inductor's caches: to be raised when `echo.torch.choices` decides otherwise
 
 try:
     from torch._inductor.custom_graph_pass import CustomPartitionerFn

@@ -97,6 +97,13 @@ def test_function_ends_after_a_large_kernel(size: int, expected: bool) -> None:
     assert kernel_memory.ending_early(lambda scheduling: True)(scheduling)
 
 
+def test_no_other_order_is_tried_where_echo_compiles() -> None:
+    reorder = kernel_memory.keeping_order(lambda kernels, methods=("lpmf",): [*methods, *kernels])
+    assert reorder(["a"]) == ["lpmf", "a"]
+    with as_planned():
+        assert reorder(["a"]) == ["a"]
+
+
 def test_inductor_is_adapted_once() -> None:
     from torch._inductor import memory
 
