@@ -85,6 +85,7 @@ def as_planned() -> Iterator[None]:
         from torch._inductor.virtualized import V
 
         set_handler = V.set_choices_handler
+        adapt_inductor()
     except (ImportError, AttributeError):  # a version without such choices
         yield
         return
@@ -100,6 +101,5 @@ def as_planned() -> Iterator[None]:
                 return False
             return bool(InductorChoices.can_fuse(scheduler, one, other, score))
 
-    adapt_inductor()
     with set_handler(Choices()):
         yield

@@ -25,11 +25,9 @@ Estimate = Callable[..., "tuple[int, list[int]]"]
 
 def scratch_of(kernel: Any) -> int:
     """The bytes that the operator of a kernel allocates inside itself while it runs, as far as this process saw it."""
-    found = 0
-    for node in (one.node for one in kernel.get_nodes() if _runs_operator(one)):
-        origins = [origin for origin in node.get_origins() if origin.op == "call_function"]
-        found = max((timing.known_scratch(origin, layout) for origin in origins for layout in (False, True)), default=0)
-    return found
+    operators = (one.node for one in kernel.get_nodes() if _runs_operator(one))
+    origins = (origin for node in operators for origin in node.get_origins() if origin.op == "call_function")
+    return max((timing.known_scratch(origin, layout) for origin in origins for layout in (False, True)), default=0)
 
 
 def written_over(kernel: Any, dying: Collection[int]) -> int:
@@ -89,13 +87,19 @@ def _whole_of(buffer: Any) -> str | None:
     return None if view is None else str(view.get_name())
 
 
+def _is_open() -> bool:
+    """Whether echo's choices are open in this thread (`echo.torch.choices.as_planned`)."""
+    from torch._inductor.virtualized import V
+
+    return getattr(V.choices, "echo_estimates", False)
+
+
 def estimated(estimate: Estimate) -> Estimate:
     """Inductor's estimate of the peak and of the memory at each kernel; it is echo's where its choices are open."""
-    from torch._inductor.virtualized import V
 
     @functools.wraps(estimate)
     def peak_and_memory(kernels: Sequence[Any], inputs: Mapping[str, Any], outputs: Any) -> tuple[int, list[int]]:
-        if not getattr(V.choices, "echo_estimates", False):
+        if not _is_open():
             return estimate(kernels, inputs, outputs)
         try:
             memory = memory_at(kernels, inputs, outputs)
@@ -103,7 +107,6 @@ def estimated(estimate: Estimate) -> Estimate:
             return estimate(kernels, inputs, outputs)
         return max(memory), memory
 
-    peak_and_memory.is_echo = True  # type: ignore[attr-defined]
     return peak_and_memory
 
 
@@ -112,17 +115,16 @@ def ending_early(ready_to_flush: Callable[[Any], bool]) -> Callable[[Any], bool]
 
     All that the kernels of a function write is allocated before it is called, and all that they read is freed after it.
     """
-    from torch._inductor.virtualized import V
 
     @functools.wraps(ready_to_flush)
-    def is_ready(scheduling: Any) -> bool:
-        if ready_to_flush(scheduling) or not getattr(V.choices, "echo_estimates", False):
-            return ready_to_flush(scheduling)
+    def ends(scheduling: Any) -> bool:
+        is_ready = ready_to_flush(scheduling)
+        if is_ready or not _is_open():
+            return is_ready
         kernels = scheduling.kernel_group.scheduled_nodes
         return any(buffer.mpi_buffer.size_alloc >= _LARGE for kernel in kernels for buffer in kernel.get_outputs())
 
-    is_ready.is_echo = True  # type: ignore[attr-defined]
-    return is_ready
+    return ends
 
 
 def keeping_order(reorder: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
@@ -131,18 +133,15 @@ def keeping_order(reorder: Callable[..., list[Any]]) -> Callable[..., list[Any]]
     That one is the plan's. Estimates are far above what kernels need, and not all by the same: by another order
     that was estimated at 3 MB less, a model like Llama needed 11 MB more.
     """
-    from torch._inductor.virtualized import V
-
     if "methods" not in inspect.signature(reorder).parameters:
         return reorder
 
     @functools.wraps(reorder)
     def reordered(*args: Any, **options: Any) -> list[Any]:
-        if getattr(V.choices, "echo_estimates", False):
+        if _is_open():
             options["methods"] = []
         return reorder(*args, **options)
 
-    reordered.is_echo = True  # type: ignore[attr-defined]
     return reordered
 
 
@@ -158,4 +157,6 @@ def adapt_inductor() -> None:
     ):
         own = getattr(owner, name, None)
         if own is not None and not hasattr(own, "is_echo"):
-            setattr(owner, name, replaced(own))
+            new: Any = replaced(own)
+            new.is_echo = True
+            setattr(owner, name, new)
