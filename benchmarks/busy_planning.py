@@ -3,8 +3,8 @@
     python -m benchmarks.busy_planning [MODEL ...]
 
 Each planning is a process of its own with an empty cache; first some on the machine as it is, then `PLANNINGS` next to
-`BUSY` loops. A row has the spread of the planned bytes, how often each set of fused operators was chosen, the most
-seconds of a planning, and the predicted times. Writes results/busy_planning.json.
+`BUSY` loops. A row has the spread of the planned bytes and of all bytes that the executor holds, how often each set of
+fused operators was chosen, the most seconds of a planning, and the predicted times. Writes results/busy_planning.json.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def busy(programs: int = BUSY) -> Iterator[None]:
 
 def row(name: str, quiet: list[dict[str, Any]], loaded: list[dict[str, Any]]) -> dict[str, Any]:
     """The summary of plannings of one model, and whether they meet `BARS`."""
-    sizes = [each["bytes"] for each in loaded]
+    sizes, totals = [each["bytes"] for each in loaded], [each["total"] for each in loaded]
     fused = Counter(each["fused"] for each in loaded)
     spread = max(sizes) / min(sizes) - 1
     most = max(each["seconds"] for each in loaded)
@@ -133,6 +133,7 @@ def row(name: str, quiet: list[dict[str, Any]], loaded: list[dict[str, Any]]) ->
         "bytes": sorted(Counter(sizes).items()),
         "quiet_bytes": sorted({each["bytes"] for each in quiet}),
         "spread_of_bytes": spread,
+        "spread_of_total": max(totals) / min(totals) - 1,
         "fused": dict(fused),
         "quiet_fused": sorted({each["fused"] for each in quiet}),
         "seconds": [round(each["seconds"], 2) for each in loaded],

@@ -110,10 +110,10 @@ def busy_table(result: dict[str, Any]) -> str:
         sizes = [size for size, _ in row["bytes"]]
         megabytes = sorted({f"{size / 1e6:.2f}" for size in (min(sizes), max(sizes))})
         most = (f"{max(row[name]):.1f}" for name in ("quiet_seconds", "seconds"))
-        spread = f"{100 * row['spread_of_bytes']:.1f}"
-        return [row["model"], " to ".join(megabytes), spread, str(len(row["fused"])), *most, str(row["stopped"])]
+        spreads = (f"{100 * row[name]:.1f}" for name in ("spread_of_bytes", "spread_of_total"))
+        return [row["model"], " to ".join(megabytes), *spreads, str(len(row["fused"])), *most, str(row["stopped"])]
 
-    columns = "model | planned MB | spread, % | sets of fused operators | most s before | most s | stopped"
+    columns = "model | planned MB | spread, % | of all bytes, % | sets of fused operators | most s before | most s | stopped"
     return _table(columns, cells, result)
 
 

@@ -12,7 +12,8 @@ from benchmarks.busy_planning import PLANNED, busy, row
 
 
 def planning(size: int = 1000, fused: str = "1 x lstm_layer", seconds: float = 3.0, **more: Any) -> dict[str, Any]:
-    return {"seconds": seconds, "bytes": size, "fused": fused, "time": 0.5, "stopped": [], "load": 3.0, **more}
+    found = {"seconds": seconds, "bytes": size, "total": size + 1000, "fused": fused, "time": 0.5, "stopped": []}
+    return {**found, "load": 3.0, **more}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,7 @@ def test_row_of_plannings_that_differ_too_much_is_not_met(other: dict[str, Any],
     found = row("lm", [planning()], [planning(), other])
     assert found["met"] is met
     assert found["seconds"] == [3.0, other["seconds"]]
+    assert found["spread_of_total"] == pytest.approx(found["spread_of_bytes"] / 2)
 
 
 def test_row_counts_plannings_that_were_stopped() -> None:
