@@ -67,6 +67,19 @@ def test_node_runs_again_just_before_each_reader() -> None:
     assert graph.module.graph.find_nodes(op="call_function", target=torch.ops.aten.exp.default), "the input is kept"
 
 
+def test_view_of_a_parameter_is_made_again_from_the_parameter() -> None:
+    """Inductor would take a saved one for memory that the backward pass frees."""
+    graph = traced(lambda w, x: F.linear(F.linear(x, w).tanh(), w.t().view(8, 8).t()).sum(), W, W.detach())
+    _, backward = partitioned(graph.module, graph.joint, {}, graph.inputs, **graph.options)
+    saved = names(backward, "placeholder")
+    assert any(name.startswith("primals_") for name in saved)
+    assert not [name for name in saved if name.split("_")[0] in {"t", "permute", "view"}]
+    assert differences(
+        partitioned(graph.module, graph.joint, {}, graph.inputs, **graph.options),
+        graph.module, graph.inputs, **graph.options,
+    ) == []  # fmt: skip
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_random_schedules_keep_every_bit(name: str) -> None:
     model, inputs = built(name)
