@@ -246,7 +246,9 @@ def _kind(training: TrainingGraph, first: int, last: int) -> str:
 # A memory plan is only a part of what users watch. Each part has a source:
 #
 # ``HELD``
-#   what the process holds before the first step, measured (VmRSS): Python, MXNet, data, and weights.
+#   what the process holds before the first step, measured (VmRSS): Python, MXNet, data, and weights, without `OWN`.
+# ``OWN``
+#   echo's code, its hook and its plans (`OWN_BYTES`).
 # ``ARRAYS``
 #   weights, gradients, inputs and states that a bind has yet to allocate: their shapes.
 # ``STATES``
@@ -271,7 +273,8 @@ def _kind(training: TrainingGraph, first: int, last: int) -> str:
 #   `echo.system.process`). Which holes later arrays fill depends on their order: no exact figure exists. One share of
 #   what is planned is assumed for all models (`HOLE_SHARE`); 0.06 to 0.5 were measured.
 
-HELD, ARRAYS, STATES, PLANNED = "held by the process before", "arrays to come", "optimizer states", "planned"
+HELD, OWN, ARRAYS, STATES = "held by the process before", "echo itself", "arrays to come", "optimizer states"
+PLANNED = "planned"
 OUTSIDE, WORKSPACE_SLOTS, WORKSPACES = "outputs and their loss", "temporary spaces", "workspaces of fused operators"
 INSIDE, COPIES = "inside of operators", "plain copies of maps"
 CODE, HOLES, SEEN = "code loaded by a step", "holes of the heap", "seen in the first step beyond these"

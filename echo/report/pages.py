@@ -32,9 +32,9 @@ from echo.report.charts import (
 )
 from echo.report.predicted_peaks import of_symbol
 from echo.report.text import more_memory, render
-from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, Profiled, Usage, layer_of
+from echo.report.usage import ALWAYS, MIRROR, PLANNED, STOCK, Layer, Profiled, Usage, layer_of
 from echo.system.files import write_in_one_step
-from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
+from echo.system.terminal import megabytes, preformatted, preserve_python_rng
 
 
 def module_of(name: str) -> Any:
@@ -224,7 +224,7 @@ def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
         "arrays": {name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
         "measured": text.rows(profile),
         "more_memory": more_memory(profile),
-        "in_process": _in_process(profile),
+        "peaks": of_symbol(profile.plan) if PLANNED in profile.usages else None,
         "step_ms": 1000 * _step_seconds(profile),
         "ALWAYS": ALWAYS, "STOCK": STOCK, "PLANNED": PLANNED, "MIRROR": MIRROR,
     }  # fmt: skip
@@ -273,28 +273,6 @@ def _charts(profile: Profiled, layer: Layer) -> Mapping[str, Any]:
 def _step_seconds(profile: Profiled) -> float:
     """Predicted seconds of a step without echo."""
     return profile.plan.time.before if profile.plan.time else profile.plan.step_seconds
-
-
-def _in_process(profile: Profiled) -> tuple[str, str, str] | None:
-    """The effect of the plan on a process: a figure, "less" or "more", and its origin; None without a plan."""
-    stock, planned = (profile.usages.get(name) for name in (STOCK, PLANNED))
-    if stock is None or planned is None:
-        return None
-    sizes = [usage.measured.get(PROCESS) for usage in (stock, planned)]
-    if all(sizes):
-        before, after = (int(size or 0) for size in sizes)
-        source = f"measured: two steps make it grow by {size_text(after)} instead of {size_text(before)}"
-    else:
-        before, after = stock.total, planned.total
-        source = f"predicted: the executor holds {size_text(after)} instead of {size_text(before)}"
-        peaks = of_symbol(profile.plan)
-        if peaks is None:
-            source += "; Python, MXNet, your data and the optimizer come on top in both"
-        else:
-            before, after = peaks.stock.total, peaks.echo.total
-            source += f", and the peak of the process with Module is {size_text(after)} instead of {size_text(before)}"
-    saved = before - after
-    return size_text(abs(saved)), "less" if saved >= 0 else "more", source
 
 
 def _script(value: Any) -> str:

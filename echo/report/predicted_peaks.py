@@ -69,7 +69,7 @@ def predict_peaks(plan: Plan, process: Process) -> PredictedPeaks | None:
     # holes come with further steps
     echo = peaks.process_peak(parts, process.peak and process.peak + parts[peaks.HOLES])
     stock = _parts(plan, plan.before, process, stock_slots)
-    stock[peaks.HELD] = max(stock[peaks.HELD] - process.own, 0)
+    stock[peaks.OWN] = 0
     if plan.key.runner != Runner.DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
         stock[peaks.SEEN] = echo.parts.get(peaks.SEEN, 0)
     return PredictedPeaks(peaks.process_peak(stock), echo, plan.time and plan.time.ratio)
@@ -104,7 +104,8 @@ def _parts(plan: Plan, memory: Memory, process: Process, slots: int) -> dict[str
     if process.states is not None:
         others[peaks.STATES] = process.states
     return {
-        peaks.HELD: process.held,
+        peaks.HELD: max(process.held - process.own, 0),
+        peaks.OWN: process.own,
         peaks.ARRAYS: arrays if process.to_come else 0,
         peaks.PLANNED: memory.planned,
         **others,

@@ -19,10 +19,11 @@ from echo.plans.frontier import Frontier
 from echo.report import pages
 from echo.report.charts import ROLE_COLORS
 from echo.report.pages import DecisionGroup, groups, module_of, save_over_step, save_picture, save_segment, treemap
+from echo.report.predicted_peaks import of_symbol
 from echo.report.profile import Profile
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
 from echo.report.usage import ALWAYS, GAPS, PROCESS, Tensor, Usage, layer_by
-from echo.system.terminal import size_text
+from echo.system.terminal import megabytes
 from tests.report.profiles import made_up, plan_of
 
 
@@ -261,19 +262,16 @@ def test_a_profile_of_one_graph(tmp_path: Path) -> None:
     assert "What other budgets buy" not in text
 
 
-def test_first_card_says_what_the_process_will_show() -> None:
+def test_first_card_has_the_peaks_that_the_plan_predicts() -> None:
     profile = made_up(50)
-    stock, planned = (profile.usages[name] for name in ("stock", "echo"))
-    text = pages.html(profile)
-    card = text.index("What you will see in your process")
-    assert card < text.index("held by the executor")
-    assert f"the executor holds {size_text(planned.total)} instead of {size_text(stock.total)}" in text
-    assert "and the peak of the process with Module is" in text
-    measured = {name: replace(usage, measured={PROCESS: size}) for (name, usage), size in zip(
-        profile.usages.items(), (400 * 10**6, 150 * 10**6))}  # fmt: skip
+    peaks = of_symbol(profile.plan)
+    assert peaks is not None
+    measured = {name: replace(usage, measured={PROCESS: 10**9}) for name, usage in profile.usages.items()}
     text = pages.html(replace(profile, usages=measured))
-    assert "<b>250 MB less</b>" in text
-    assert "measured: two steps make it grow by 150 MB instead of 400 MB" in text
+    assert text.index("peak of the process, predicted for a Module") < text.index("held by the executor")
+    assert f"<b>{megabytes(peaks.echo.total)} MB</b>\nwith echo, 10.0 MB of it echo itself" in text
+    assert f"; {megabytes(peaks.stock.total)} MB without echo" in text
+    assert "peak of the process" not in pages.html(replace(profile, plan=replace(profile.plan, device="gpu")))
 
 
 pytest.importorskip("vl_convert", reason="needs the extra report")
