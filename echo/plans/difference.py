@@ -41,8 +41,8 @@ def _row(by: str, name: str, this: Any, other: Any) -> _Row:
 def _memory(this: Plan, other: Plan) -> Iterator[_Row]:
     yield _row("memory", f"planned by MXNet, {_ORIGINAL}", this.before.planned, other.before.planned)
     yield _row("memory", f"planned by MXNet, {_PLANNED}", this.after.planned, other.after.planned)
-    yield _row("memory", f"all of it, {_ORIGINAL}", this.before.total, other.before.total)
-    yield _row("memory", f"all of it, {_PLANNED}", this.after.total, other.after.total)
+    yield _row("memory", f"held by the executor, {_ORIGINAL}", this.before.total, other.before.total)
+    yield _row("memory", f"held by the executor, {_PLANNED}", this.after.total, other.after.total)
     for kind in dict.fromkeys([*this.after.static, *other.after.static]):
         sizes = this.after.static.get(kind, 0), other.after.static.get(kind, 0)
         if sizes[0] != sizes[1]:
@@ -120,8 +120,9 @@ def _memory_table(rows: list[_Row]) -> Table:
 def _time_table(rows: list[_Row]) -> Table:
     table = table_of("time of a step, predicted (ms)", *_COLUMNS)
     for name, *seconds in _of(rows, "time"):
-        cells = ("not known" if each is None else f"{1000 * each:,.2f}" for each in seconds)
-        change = "" if None in seconds else f"{1000 * (seconds[1] - seconds[0]):+,.2f}"
+        ms = [None if each is None else round(1000 * each, 2) for each in seconds]
+        cells = ("not known" if each is None else f"{each:,.2f}" for each in ms)
+        change = "" if None in ms else f"{ms[1] - ms[0]:+,.2f}"
         table.add_row(name, *cells, change)
     return table
 

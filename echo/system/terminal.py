@@ -26,11 +26,13 @@ def megabytes(size: float, digits: int = 1) -> str:
 
 
 def change_text(before: int, after: int) -> str:
-    """Returns the change in MB and per cent, for such a column: "-6.0 (-60 %)"; "0.0" if there is none."""
-    if before == after:
-        return "0.0"
-    percent = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
-    return f"{(after - before) / MB:+,.1f}{percent}"
+    """Returns the change in MB and per cent, for such a column: "-6.0 (-60 %)"; "0.0" if there is none.
+
+    It is that of the rounded numbers; per cent of what is rounded to nothing are left out.
+    """
+    first, second = round(before / MB, 1), round(after / MB, 1)
+    percent = f" ({100 * (after - before) / before:+.0f} %)" if first else ""
+    return "0.0" if first == second else f"{second - first:+,.1f}{percent}"
 
 
 def size_text(size: float) -> str:

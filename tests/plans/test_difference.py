@@ -34,13 +34,18 @@ def test_memory_and_time_of_both_plans_and_their_change() -> None:
     memory = rows_by("memory", this, other)
     assert memory["planned by MXNet, original graph"] == (300 * MB, 300 * MB)
     assert memory["planned by MXNet, planned graph"] == (120 * MB, 90 * MB)
-    assert memory["all of it, planned graph"] == (161 * MB, 143 * MB)
+    assert memory["held by the executor, planned graph"] == (161 * MB, 143 * MB)
     assert memory[f"of it {WORKSPACES}"] == (0, 12 * MB)
     assert "of it weights" not in memory, "both have as many"
     found = cells(difference(this, other))
     assert found["planned by MXNet, planned graph"] == ["120.0", "90.0", "-30.0 (-25 %)"]
     assert found["original graph"] == ["200.00", "not known", ""]
     assert found["planned graph"] == ["102.00", "100.00", "-2.00"]
+
+
+def test_change_of_time_is_that_of_the_rounded_numbers() -> None:
+    this, other = plan(step_seconds=0.0, overhead_seconds=24.6e-6), plan(step_seconds=0.0, overhead_seconds=65.1e-6)
+    assert cells(difference(this, other))["of it recomputation"] == ["0.02", "0.07", "+0.05"]
 
 
 def test_maps_that_one_plan_recomputes_come_by_operator_largest_first() -> None:

@@ -44,6 +44,12 @@ def test_change_is_in_megabytes_and_per_cent_of_what_was_there() -> None:
     assert (change_text(0, 2 * 10**6), change_text(5, 5)) == ("+2.0", "0.0")
 
 
+def test_change_from_next_to_nothing_has_no_per_cent_and_fits_the_rounded_numbers() -> None:
+    assert change_text(5_000, 1_600_000) == "+1.6"
+    assert change_text(40_000, 60_000) == "+0.1", "0.0 and 0.1 stand next to it"
+    assert change_text(12_810_000, 12_840_000) == "0.0"
+
+
 def test_megabytes_are_millions() -> None:
     assert (megabytes(335 * 10**6), megabytes(2**30, 0)) == ("335.0", "1,074")
 
