@@ -120,9 +120,9 @@ def _memory_table(rows: list[_Row]) -> Table:
 def _time_table(rows: list[_Row]) -> Table:
     table = table_of("time of a step, predicted (ms)", *_COLUMNS)
     for name, *seconds in _of(rows, "time"):
-        ms = [None if each is None else round(1000 * each, 2) for each in seconds]
-        cells = ("not known" if each is None else f"{each:,.2f}" for each in ms)
-        change = "" if None in ms else f"{ms[1] - ms[0]:+,.2f}"
+        first, second = (None if each is None else round(1000 * each, 2) for each in seconds)
+        cells = ("not known" if each is None else f"{each:,.2f}" for each in (first, second))
+        change = "" if first is None or second is None else f"{second - first:+,.2f}"
         table.add_row(name, *cells, change)
     return table
 
