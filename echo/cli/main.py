@@ -21,7 +21,7 @@ from echo.system.process import without_garbage_collection
 
 _LONGEST = 1000  # characters of a line about an error
 _RENAMED = {  # commands of release candidates
-    "show": "plan --load FILE", "why": "plan --load FILE --why NAME", "compare": "profile --compare",
+    "show": "plan --load FILE", "why": "plan SYMBOL SHAPES --why NAME", "compare": "profile --compare",
     "diff": "profile FILE --diff FILE", "frontier": "profile --frontier",
 }  # fmt: skip
 _ANY_WORDS = {"ignore_unknown_options": True, "allow_extra_args": True}

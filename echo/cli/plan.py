@@ -56,7 +56,7 @@ Netron = Annotated[
 ]
 WhyNames = Annotated[
     Optional[List[str]],
-    typer.Option(metavar="NAME", help="Explain a feature map: a node, or NODE:OUTPUT; may be repeated."),
+    typer.Option(metavar="NAME", help="Only explain a feature map: a node, or NODE:OUTPUT; may be repeated."),
 ]
 Load = Annotated[
     Optional[str], typer.Option(metavar="FILE", help="Print a plan from `--save` or Plan.save() instead of planning.")
@@ -168,9 +168,9 @@ def _check_names(symbol: Any, names: Sequence[str]) -> None:
 
 
 def _print(found: "Plan", answers: Sequence[Any], other: "Optional[Plan]", as_json: bool) -> None:
-    """Prints a plan, the predicted peak of a process that trains by it (on CPUs), and the answers of `Plan.why`.
+    """Prints a plan, and the predicted peak of a process that trains by it (on CPUs).
 
-    With another plan, it prints only what differs.
+    With answers of `Plan.why`, it prints only these; with another plan, only what differs.
     """
     from echo.plans.difference import difference, difference_rows
     from echo.report.predicted_peaks import lines, of_symbol
@@ -183,7 +183,7 @@ def _print(found: "Plan", answers: Sequence[Any], other: "Optional[Plan]", as_js
         value = {**found.to_json(), "process_peak": process and process.to_json()}
         print_json({**value, **({"why": list(map(dataclasses.asdict, answers))} if answers else {})})
     else:
-        say("\n".join(map(str, [found, *lines(found, process), *answers])))
+        say("\n".join(map(str, answers or [found, *lines(found, process)])))
 
 
 def _save(found: "Plan", symbol: Any, save: Optional[str], netron: Optional[str]) -> None:

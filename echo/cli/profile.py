@@ -243,15 +243,19 @@ def compared(profiled: "Profile") -> List[Dict[str, Any]]:
 def render_comparison(profiled: "Profile") -> str:
     """The rows as a table of at most 100 columns, and the remarks of the plan."""
     from echo.plans.text import table_of
+    from echo.report.usage import PROCESS
 
-    table = table_of("training with", "planned MB", "of stock", "all of it, MB", "of stock", "predicted time")
+    headings = ["planned, MB", "change", "held by the executor, MB", "change", "predicted time"]
     stock, *others = compared(profiled)
-    for row in (stock, *others):
+    grown = [profiled.usages[row["graph"]].measured.get(PROCESS) for row in (stock, *others)]
+    table = table_of("training with", *headings, *(["measured growth of the process, MB"] if any(grown) else []))
+    for row, size in zip((stock, *others), grown):
         cells = [cell for name in ("planned", "total") for cell in _cells(row[name], stock[name])]
         time = "not predicted" if row["time"] is None else f"{100 * (row['time'] - 1):+.1f} %"
-        table.add_row(_NAMES[row["graph"]], *cells, time if row is not stock else "")
+        measured = ["-" if size is None else megabytes(size)] if any(grown) else []
+        table.add_row(_NAMES[row["graph"]], *cells, time if row is not stock else "", *measured)
     return text_of([table, *(f"note: {remark}" for remark in profiled.plan.remarks)], 100)
 
 
 def _cells(size: int, stock: int) -> Tuple[str, str]:
-    return megabytes(size), f"{100 * size / stock:.0f} %" if stock else ""
+    return megabytes(size), f"{100 * (size / stock - 1):+.0f} %" if stock and size != stock else ""

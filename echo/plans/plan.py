@@ -198,7 +198,10 @@ class Plan:
     def __str__(self) -> str:
         with preserve_python_rng():
             head = f"echo plan ({self.policy}, {self.device}, applied by {self.applied}): {self.summary()}"
-            return render(head, self.before, self.after, self.decisions, self.missed, self.general_remarks)
+            requests = [argument.request for argument in self.key.arguments]
+            assumed = f"planned for gradients of {len(requests) - requests.count('null')} of {len(requests)} arguments"
+            remarks = (*self.general_remarks, f"{assumed} (grad_req)")
+            return render(head, self.before, self.after, self.decisions, self.missed, remarks)
 
     def _repr_html_(self) -> str:
         return preformatted(str(self))

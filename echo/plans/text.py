@@ -45,10 +45,10 @@ def render(
 def _memory(before: Memory, after: Memory) -> Table:
     table = table_of("memory (MB)", "before", "after")
     table.add_row("planned by MXNet", megabytes(before.planned), megabytes(after.planned))
-    table.add_row("alive at the peak", megabytes(before.live_peak), megabytes(after.live_peak))
-    _rows(table, before.at_peak, after.at_peak, "  ")
+    table.add_row("  of it alive at the peak", megabytes(before.live_peak), megabytes(after.live_peak))
+    _rows(table, before.at_peak, after.at_peak, "    ")
     _rows(table, before.static, after.static, "")
-    table.add_row("all of it", megabytes(before.total), megabytes(after.total))
+    table.add_row("held by the executor", megabytes(before.total), megabytes(after.total))
     return table
 
 
@@ -85,13 +85,14 @@ def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
 
 
 def _decisions(action: str, groups: list[list[Decision]]) -> Table:
-    table = table_of(action, "maps", "MB", "ms")
+    table = table_of(action, "maps", "MB", *(["ms"] if action == RECOMPUTE else []))
     table.add_column("for example", overflow="fold")
     table.add_column("why", overflow="fold")
     for group in groups[:_MOST_DECISIONS]:
         size, seconds = sum(item.bytes for item in group), sum(item.seconds for item in group)
-        cost = f"{1000 * seconds:.2f}" if action == RECOMPUTE else ""
-        table.add_row(group[0].op, str(len(group)), megabytes(size), cost, group[0].name, group[0].reason)
+        cost = [f"{1000 * seconds:.2f}"] if action == RECOMPUTE else []
+        example = f"{group[0].name}:{group[0].output}" if group[0].output else group[0].name
+        table.add_row(group[0].op, str(len(group)), megabytes(size), *cost, example, group[0].reason)
     return table
 
 
@@ -238,6 +239,6 @@ def _find(decisions: Sequence[Decision], name: str) -> Decision:
     if keys:
         raise OptionError(f"{name!r} has {len(keys)} feature maps, expected one of {', '.join(keys[:8])}")
     names = list(dict.fromkeys([*(decision.name for decision in decisions), *full]))
-    close = difflib.get_close_matches(str(name), names, n=4, cutoff=0.5)
-    hint = f", did you mean {', '.join(close)}" if close else ""
+    close = [each for each in names if name in each][:4] or difflib.get_close_matches(name, names, n=4, cutoff=0.5)
+    hint = f", did you mean {', '.join(close)}" if close else f", as {', '.join(names[:4])}" if names else ""
     raise OptionError(f"no gradient reads a feature map named {name!r}: expected one of the plan's {len(full)}{hint}")

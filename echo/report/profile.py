@@ -114,7 +114,7 @@ class Profile:
 
 
 def _read_point(value: Mapping[str, Any]) -> Mapping[str, float]:
-    for name in ("total", "time", "overhead"):
+    for name in ("budget", "total", "time", "overhead"):
         if type(value[name]) not in (int, float) or value[name] < 0:
             raise GraphError(f"frontier: expected {name} to be a number, got {value[name]!r}")
     return dict(value)

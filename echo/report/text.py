@@ -93,7 +93,7 @@ def _kinds(profile: Profiled) -> Table:
     for kind in dict.fromkeys(kind for column in columns for kind in column):
         table.add_row(kind, *(megabytes(column.get(kind, 0)) for column in columns))
     table.add_section()
-    table.add_row("all of it", *(megabytes(usage.total) for usage in usages))
+    table.add_row("held by the executor", *(megabytes(usage.total) for usage in usages))
     table.add_row("of it planned by MXNet", *(megabytes(usage.planned) for usage in usages), end_section=True)
     for name, cells in rows(profile):
         table.add_row(f"measured{', ' if name == REST else ': '}{name}", *cells)
@@ -117,11 +117,13 @@ def _layers(profile: Profiled, layer: Layer) -> Table:
 def _frontier(profile: Profiled) -> Iterable[RenderableType]:
     if not profile.frontier:
         return
-    table = titled_table("what other budgets buy", "all of it, MB", "time of a step, predicted")
+    table = titled_table(
+        "what other budgets buy", "budget, MB", "held by the executor, MB", "time of a step, predicted"
+    )
     this = {"total": profile.plan.after.total, "time": profile.plan.time_ratio}
     for row in sorted([*profile.frontier, this], key=lambda row: row["total"]):
-        note = " (this plan)" if row is this else ""
-        table.add_row(megabytes(int(row["total"])), f"{100 * (row['time'] - 1):+.1f} %{note}")
+        budget = "this plan" if row is this else megabytes(row["budget"])
+        table.add_row(budget, megabytes(row["total"]), f"{100 * (row['time'] - 1):+.1f} %")
     yield table
     yield f"{more_memory(profile)} (predicted)"
 
@@ -170,7 +172,7 @@ def difference_rows(before: Profiled, after: Profiled, layer: Layer = layer_of) 
     for graph in _common(before, after):
         old, new = before.usages[graph], after.usages[graph]
         groups = {
-            "total": {"all of it": (old.total, new.total), "planned by MXNet": (old.planned, new.planned)},
+            "total": {"held by the executor": (old.total, new.total), "planned by MXNet": (old.planned, new.planned)},
             "kind": _pairs(old.by_kind, new.by_kind),
             "layer": _pairs(old.layers(layer), new.layers(layer)),
         }
@@ -189,7 +191,8 @@ def _common(before: Profiled, after: Profiled) -> list[str]:
 
 
 def _tables(name: str, before: Usage, after: Usage, layer: Layer) -> Iterable[Table]:
-    totals = {"all of it": (before.total, after.total), "of it planned by MXNet": (before.planned, after.planned)}
+    held, planned = (before.total, after.total), (before.planned, after.planned)
+    totals = {"held by the executor": held, "of it planned by MXNet": planned}
     yield _changes(f"{name}: at the peak, by kind (MB)", _pairs(before.by_kind, after.by_kind), totals)
     yield _changes(f"{name}: at the peak, by layer (MB)", _pairs(before.layers(layer), after.layers(layer)), {})
 

@@ -104,7 +104,7 @@ def test_a_command_line_that_makes_no_sense(words: list[str], said: str, capsys:
     ("words", "now"),
     [
         (["show", "plan.json"], "mxecho show: this command is now mxecho plan --load FILE"),
-        (["why", "plan.json", "t", "--json"], "mxecho why: this command is now mxecho plan --load FILE --why NAME"),
+        (["why", "plan.json", "t", "--json"], "mxecho why: this command is now mxecho plan SYMBOL SHAPES --why NAME"),
         (["compare", "a.json", "--help"], "mxecho compare: this command is now mxecho profile --compare"),
         (["diff", "a.json", "b.json"], "mxecho diff: this command is now mxecho profile FILE --diff FILE"),
         (["frontier"], "mxecho frontier: this command is now mxecho profile --frontier"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import mxnet as mx
@@ -11,6 +12,7 @@ import pytest
 
 from echo.cli import main
 from echo.cli.profile import compared, render_comparison
+from echo.report.usage import PROCESS
 from tests.cli.models import SAVED, SHAPES, check_line, network
 from tests.report.profiles import made_up
 
@@ -142,8 +144,23 @@ def test_compared_graphs_have_the_bytes_of_their_usages() -> None:
     assert found[0]["overhead"] == 0.0
 
 
-def test_comparison_sets_stock_mxnet_to_100_percent() -> None:
-    lines = render_comparison(PROFILE).splitlines()
-    assert max(map(len, lines)) <= 100
-    (own,) = [line for line in lines if "stock MXNet" in line]
-    assert "100 %" in own
+def cells_of(text: str, graph: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if graph in line]
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_comparison_says_how_each_figure_changes_against_stock_mxnet() -> None:
+    text = render_comparison(PROFILE)
+    assert max(map(len, text.splitlines())) <= 100
+    assert cells_of(text, "stock MXNet")[2::2] == ["", ""]
+    stock, planned = PROFILE.usages["stock"], PROFILE.usages["echo"]
+    assert cells_of(text, "│ echo ")[4] == f"{100 * (planned.total / stock.total - 1):+.0f} %"
+    assert "growth" not in text, "nothing was measured"
+
+
+def test_comparison_of_measured_graphs_shows_the_growth_of_the_process() -> None:
+    usages = {**PROFILE.usages, "stock": replace(PROFILE.usages["stock"], measured={PROCESS: 7 * 10**6})}
+    text = render_comparison(replace(PROFILE, usages=usages))
+    assert max(map(len, text.splitlines())) <= 100
+    assert cells_of(text, "stock MXNet")[-1] == "7.0"
+    assert cells_of(text, "│ echo ")[-1] == "-"

@@ -103,6 +103,7 @@ def test_budget_out_of_reach_starts_no_search(monkeypatch: pytest.MonkeyPatch) -
 def test_curve_prints_and_is_json(curve: Any) -> None:
     assert len(json.loads(json.dumps(curve.to_json()))) == len(curve.plans)
     assert f"{curve.plans[0].after.total / 10**6:.1f}" in str(curve)
+    assert "Other budgets led to one of these plans" in str(curve)
 
 
 @pytest.mark.parametrize("budgets", [1, 0, -3, 101, 2.5, "ten", True])

@@ -31,7 +31,8 @@ def made_up(nodes: int, seed: int = 1) -> Profile:
         Decision(i, f"layer{i % 700}_step{i}", OPS[i % 9], 0, STASH, 4096 + i, 1e-5, f"read by {i % 9} gradients")
         for i in range(nodes // 2)
     )
-    rows = ({"total": 50.0 * MB, "time": 1.2, "overhead": 0.2}, {"total": 90.0 * MB, "time": 0.9, "overhead": 0.0})
+    points = ((50.0 * MB, 1.2, 0.2), (90.0 * MB, 0.9, 0.0))
+    rows = tuple({"budget": total, "total": total, "time": time, "overhead": more} for total, time, more in points)
     return Profile(usages, plan_of(decisions), "cpu", {"echo": echo.__version__}, rows)
 
 

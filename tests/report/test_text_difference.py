@@ -33,14 +33,14 @@ def test_largest_change_comes_first() -> None:
     assert found["encoder"] == ["10.0", "4.0", "-6.0 (-60 %)"]
     assert found["attention"] == ["0.0", "2.0", "+2.0"]
     assert found["2 more"] == ["8.0", "8.0", "0.0"]  # the loss, and the weight
-    assert found["all of it"] == ["38.0", "35.0", "-3.0 (-8 %)"]
+    assert found["held by the executor"] == ["38.0", "35.0", "-3.0 (-8 %)"]
     assert text.index("encoder") < text.index("attention") < text.index("decoder")
 
 
 def test_difference_of_equal_profiles_is_zero() -> None:
     same = profile(encoder=10)
     found = rows(difference(same, same))
-    assert found["all of it"] == ["15.0", "15.0", "0.0"]
+    assert found["held by the executor"] == ["15.0", "15.0", "0.0"]
     assert found["2 unchanged"] == ["15.0", "15.0", "0.0"]
     assert "encoder" not in found
 
@@ -55,7 +55,7 @@ def test_profiles_without_a_graph_in_common_are_refused() -> None:
 def test_the_same_as_values() -> None:
     found = difference_rows(profile(encoder=10, loss=3), profile(encoder=4, attention=2))
     by_name = {(row["by"], row["name"]): (row["before"], row["after"]) for row in found}
-    assert by_name["total", "all of it"] == (18 * MB, 11 * MB)
+    assert by_name["total", "held by the executor"] == (18 * MB, 11 * MB)
     assert by_name["kind", "feature maps"] == (13 * MB, 6 * MB)
     assert by_name["layer", "encoder"] == (10 * MB, 4 * MB)
     assert by_name["layer", "attention"] == (0, 2 * MB)
