@@ -301,26 +301,31 @@ def _predicted(names: Sequence[str], folder: Path) -> Dict[str, Optional[int]]:
     return found
 
 
-def _predicted_ms(sums: Mapping[str, Mapping[str, Any]], folder: Path) -> Optional[float]:
-    """The predicted milliseconds of a step with echo, if one without it was recorded too."""
+def _predicted_time(sums: Mapping[str, Mapping[str, Any]], folder: Path) -> Dict[str, float]:
+    """The predicted time of a step with echo, as a multiple of one without, and the part that recomputation takes.
+
+    They are known if a recording without echo was made, too.
+    """
     path = folder / f"{ON}.json"
-    if not {OFF, ON} <= set(sums) or not path.exists() or sums[OFF].get("ms_a_step") is None:
-        return None
-    ratio = json.loads(path.read_text(encoding="utf-8")).get("predicted_time")
-    return None if ratio is None else ratio * sums[OFF]["ms_a_step"]
+    if not {OFF, ON} <= set(sums) or not path.exists():
+        return {}
+    value = json.loads(path.read_text(encoding="utf-8"))
+    names = ("predicted_time", "predicted_recomputation")
+    return {name: value[name] for name in names if value.get(name) is not None}
 
 
 def _slower(sums: Mapping[str, Mapping[str, Any]]) -> Optional[str]:
     """Returns a line on a step that took longer than predicted: the bounds on time are bounds on predictions."""
-    predicted = sums.get(ON, {}).get("predicted_ms")
-    if predicted is None:
+    from echo.plans.text import faster_advice
+
+    original, planned = (sums.get(name, {}).get("ms_a_step") for name in (OFF, ON))
+    predicted = sums.get(ON, {}).get("predicted_time")
+    if predicted is None or not original or planned is None or planned / original - predicted <= _LATE:
         return None
-    original, planned = sums[OFF]["ms_a_step"], sums[ON]["ms_a_step"]
-    if planned is None or planned - predicted <= _LATE * original:
-        return None
+    advice = faster_advice(sums[ON].get("predicted_recomputation", 0.0)) if planned > original else ""
     return (
-        f"a step took {planned / original:.2f} times the one without echo, {predicted / original:.2f} was predicted: "
-        "a smaller max_overhead or heavy='never' leaves out recomputation (docs/limits.md)"
+        f"a step took {planned / original:.2f} times the one without echo, {predicted:.2f} was predicted"
+        f"{': ' * bool(advice)}{advice} (docs/limits.md)"
     )
 
 
@@ -329,8 +334,9 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
 
     predicted = _predicted(list(recordings), folder)
     sums = {name: {**summary(rows), "predicted_process": predicted[name]} for name, rows in recordings.items()}
-    if (milliseconds := _predicted_ms(sums, folder)) is not None:
-        sums[ON]["predicted_ms"] = milliseconds
+    if found := _predicted_time(sums, folder):
+        sums[OFF]["predicted_time"] = 1.0
+        sums[ON].update(found)
     if picture:
         from echo.instrument.windows import save_chart
 
@@ -346,10 +352,10 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
 
 _FIGURES = {  # name: words, divisor, decimals
     "ms_a_step": ("ms a step (median)", 1, 1),
-    "predicted_ms": ("the same, predicted by echo", 1, 1),
+    "predicted_time": ("time of a step, predicted (without echo: 1)", 1, 2),
     "samples_a_second": ("samples a second", 1, 1),
     "process": ("peak of the process, MB", MB, 0),
-    "predicted_process": ("the same, predicted by echo, MB", MB, 0),
+    "predicted_process": ("peak of the process, predicted, MB", MB, 0),
     "storage": ("peak of MXNet's storage, MB", MB, 1),
     "device": ("memory of the GPUs, MB", MB, 0),
     "gpu_joules_a_sample": ("GPU energy, J a sample", 1, 3),

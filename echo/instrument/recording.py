@@ -233,6 +233,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             "predicted": PEAK_PREDICTION.found and PEAK_PREDICTION.found.to_json(),  # bytes of the process, by part
             "predicted_time": PEAK_PREDICTION.found
             and PEAK_PREDICTION.found.time,  # of a step, a multiple of one without echo
+            "predicted_recomputation": PEAK_PREDICTION.found and PEAK_PREDICTION.found.recomputation,  # a part of it
             "summary": self.summary(),
             "rows": columns_of(self.rows),
         }

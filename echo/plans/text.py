@@ -126,6 +126,14 @@ def _with_numbers(options: Mapping[str, Any], words: Sequence[str], numbers: Seq
     return table
 
 
+_LEAST_LEFT_OUT = 0.01  # of a step: leaving out less recomputation makes no step faster that one would notice
+
+
+def faster_advice(recomputation: float) -> str:
+    """How a step gets faster, if the predicted part of it that is recomputation can be the reason; else empty."""
+    return "a smaller max_overhead or heavy='never' leaves out recomputation" * (recomputation >= _LEAST_LEFT_OUT)
+
+
 # Why one feature map is stashed or recomputed, and what it would cost to change that.
 
 NOT_KNOWN = "what a change would cost is known to the plan that echo.plan returns, not to one that was loaded"

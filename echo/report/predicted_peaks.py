@@ -44,12 +44,14 @@ class Process:
 class PredictedPeaks:
     """The predicted peaks of the process, without echo and with it.
 
-    ``time`` is the predicted time of a step with echo as a multiple of one without it, None where it is not known.
+    ``time`` is the predicted time of a step with echo as a multiple of one without it, None where it is not known;
+    ``recomputation`` is the part of a step without echo that recomputation takes.
     """
 
     stock: peaks.ProcessPeak
     echo: peaks.ProcessPeak
     time: float | None = None
+    recomputation: float = 0.0
 
     def __str__(self) -> str:
         words = "instead of" if self.echo.total < self.stock.total else "with echo,"
@@ -72,7 +74,7 @@ def predict_peaks(plan: Plan, process: Process) -> PredictedPeaks | None:
     stock[peaks.OWN] = 0
     if plan.key.runner != Runner.DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
         stock[peaks.SEEN] = echo.parts.get(peaks.SEEN, 0)
-    return PredictedPeaks(peaks.process_peak(stock), echo, plan.time and plan.time.ratio)
+    return PredictedPeaks(peaks.process_peak(stock), echo, plan.time and plan.time.ratio, plan.overhead)
 
 
 def of_symbol(plan: Plan) -> PredictedPeaks | None:

@@ -32,7 +32,7 @@ def test_comparison_records_runs_without_and_with_echo(tmp_path: Path) -> None:
     done = record(tmp_path, "--compare", "off,on", "--picture", "both.svg")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("trained\n") == 2
-    for words in ("without echo", "with echo", "ms a step", "the same, predicted by echo", "rows and sums: recording"):
+    for words in ("without echo", "with echo", "ms a step", "of a step, predicted", "rows and sums: recording"):
         assert words in done.stdout
     assert sorted(path.name for path in (tmp_path / "recording").iterdir()) == [
         "off.csv", "off.json", "on.csv", "on.json",
@@ -131,19 +131,35 @@ def test_one_alone_and_what_only_one_has() -> None:
     assert cells(text, "GPU energy")[1:] == ["0.100", "-", ""]
 
 
+AT_LEAST = "a step took {} times the one without echo, 0.50 was predicted"
+ADVICE = ": a smaller max_overhead or heavy='never' leaves out recomputation"
+
+
 @pytest.mark.parametrize(
-    ("predicted", "on", "said"),
+    ("predicted", "recomputation", "on", "said"),
     [
-        pytest.param(1.1, 54.0, "", id="as predicted"),
-        pytest.param(0.5, 30.0, "a step took 0.60 times the one without echo, 0.50 was predicted", id="slower"),
-        pytest.param(None, 90.0, "", id="not predicted"),
+        pytest.param(1.1, 0.1, 54.0, "", id="as predicted"),
+        pytest.param(0.5, 0.1, 30.0, AT_LEAST.format("0.60") + " (", id="slower than predicted, faster than stock"),
+        pytest.param(0.5, 0.1, 60.0, AT_LEAST.format("1.20") + ADVICE, id="slower than stock"),
+        pytest.param(0.5, 0.001, 60.0, AT_LEAST.format("1.20") + " (", id="slower, with hardly any recomputation"),
+        pytest.param(None, None, 90.0, "", id="not predicted"),
     ],
 )
-def test_step_slower_than_predicted_is_said(predicted: float | None, on: float, said: str, tmp_path: Path) -> None:
-    (tmp_path / "on.json").write_text(json.dumps({"predicted_time": predicted}))
+def test_step_slower_than_predicted_is_said(
+    predicted: float | None, recomputation: float | None, on: float, said: str, tmp_path: Path
+) -> None:
+    recorded = {"predicted_time": predicted, "predicted_recomputation": recomputation}
+    (tmp_path / "on.json").write_text(json.dumps(recorded))
     sums: dict[str, dict[str, Any]] = {"off": {"ms_a_step": 50.0}, "on": {"ms_a_step": on}}
-    sums["on"]["predicted_ms"] = run._predicted_ms(sums, tmp_path)
-    assert sums["on"]["predicted_ms"] == (None if predicted is None else 50 * predicted)
+    found = run._predicted_time(sums, tmp_path)
+    assert found == ({} if predicted is None else recorded)
+    sums["on"].update(found)
     assert (run._slower(sums) or "").startswith(said)
     assert bool(run._slower(sums)) == bool(said)
-    assert run._predicted_ms({"on": sums["on"]}, tmp_path) is None
+    assert run._predicted_time({"on": sums["on"]}, tmp_path) == {}
+
+
+def test_predicted_time_is_shown_as_the_change_that_the_plan_predicts() -> None:
+    off, on = summary([row(0), row(1)]), summary([row(0), row(1, seconds=0.25)])
+    text = render_recording({"off": {**off, "predicted_time": 1.0}, "on": {**on, "predicted_time": 0.38}})
+    assert cells(text, "time of a step, predicted")[1:] == ["1.00", "0.38", "-62 %"]
