@@ -75,7 +75,7 @@ def growth(
     except (NativeError, mx.MXNetError) as error:
         return None, f"storage was not compared: {one_line(error)}"
     original_bytes += hidden
-    told = f"{size_text(original_bytes)} of storage became {size_text(plan_bytes)}"
+    told = f"peak of MXNet's storage in a step: {size_text(plan_bytes)}, without echo {size_text(original_bytes)}"
     if not grows(original_bytes, plan_bytes):
         return None, told
     return Difference(STORAGE, plan_bytes / original_bytes - 1, np.array(original_bytes), np.array(plan_bytes)), told

@@ -31,6 +31,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import Runner
 from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.plans.text import faster_advice
 from echo.verify import compare
 from echo.verify.storage import Difference, beside_storage, growth
 
@@ -107,9 +108,10 @@ class Case:
             return ""
         predicted = None if self.plan is None else self.plan.time
         text = "" if predicted is None else f", {predicted.ratio:.2f} was predicted"
+        advice = "" if self.plan is None else faster_advice(self.plan.overhead)
         return (
-            f"a step took {planned / original:.2f} times the original one{text}, and the bound is {bound:.2f}: a "
-            "smaller max_overhead or heavy='never' leaves out recomputation, and mxecho record measures more steps"
+            f"a step took {planned / original:.2f} times the original one{text}, and the bound is {bound:.2f}: "
+            f"{advice}{', and ' * bool(advice)}mxecho record measures more steps"
         )
 
     def _step(self, runnable: Any) -> compare.Arrays:
@@ -177,7 +179,11 @@ def matches_original(case: Case, find: Callable[[], Findings], strict: bool) -> 
         logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
         return True
     if not wrong:
-        same = "outputs, gradients, states and random numbers are those of the original graph"
+        values = "outputs, gradients, states"
+        if case.fuses:
+            within = compare.TOLERANCE["float32"]
+            values = f"{values} (within {within:g} of the largest element, as operators are fused)"
+        same = f"{values} and random numbers are those of the original graph"
         logger.info("echo: verify: %s; %s", same, storage)
         if slow := case.why_slow():
             logger.warning("echo: verify: %s", slow)

@@ -54,8 +54,8 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def storage_of(caplog: pytest.LogCaptureFixture) -> tuple[float, float]:
     """MB of the original graph and of the plan's, as verify says them."""
-    pattern = r"original graph; ([\d.]+) MB of storage became ([\d.]+) MB"
-    ((own, became),) = re.findall(pattern, "\n".join(record.getMessage() for record in caplog.records))
+    pattern = r"original graph; peak of MXNet's storage in a step: ([\d.]+) MB, without echo ([\d.]+) MB"
+    ((became, own),) = re.findall(pattern, "\n".join(record.getMessage() for record in caplog.records))
     return float(own), float(became)
 
 
@@ -213,7 +213,10 @@ def test_a_hundredth_and_a_megabyte(own: int, echo_holds: int, more: bool) -> No
 
 def test_hidden_bytes_of_the_users_operators_are_added() -> None:
     small, large = (lambda: arrays_of(MB) and None), (lambda: arrays_of(6 * MB) and None)
-    assert growth(small, large, mx.cpu(), hidden=5 * MB) == (None, "6.3 MB of storage became 6.3 MB")
+    assert growth(small, large, mx.cpu(), hidden=5 * MB) == (
+        None,
+        "peak of MXNet's storage in a step: 6.3 MB, without echo 6.3 MB",
+    )
     assert str(growth(small, large, mx.cpu(), hidden=3 * MB)[0]) == "storage: 4.2 MB became 6.3 MB"
     assert growth(small, large, mx.cpu(), hidden=None) == (None, "storage was not compared")
 

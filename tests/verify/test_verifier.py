@@ -19,6 +19,7 @@ from echo.ir.training_graph import Runner
 from echo.plans.options import Options
 from echo.verify.storage import Difference
 from echo.verify.verifier import Case, matches_original
+from tests.plans.test_plan import plan
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 GRAPH = graph_of(mx.sym.tanh(mx.sym.var("x")))
@@ -41,6 +42,13 @@ def test_no_difference_is_said_and_written_nowhere(tmp_path: Path, caplog: pytes
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert caplog.messages[0].endswith("those of the original graph; 5 MB became 3 MB")
     assert not list(tmp_path.iterdir())
+    assert "within" not in caplog.text, "every bit was compared"
+
+
+def test_graph_with_fused_operators_is_said_to_be_within_the_tolerance(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "echo"):
+        assert matches_original(dataclasses.replace(CASE, fuses=True), found(0), True)
+    assert "outputs, gradients, states (within 2e-05 of the largest element, as operators are fused)" in caplog.text
 
 
 @pytest.mark.parametrize(("count", "more"), [(1, ""), (5, "; and 2 more")])
@@ -97,6 +105,14 @@ def test_step_above_its_bound_is_a_warning(
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == (
         [f"echo: verify: {case.why_slow()}"] if text else []
     )
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.001, False), (0.02, True)])
+def test_slow_step_is_advised_to_recompute_less_only_if_it_recomputes(seconds: float, told: bool) -> None:
+    slow = dataclasses.replace(CASE, options=Options(), seconds={False: [0.1], True: [0.2]})
+    case = dataclasses.replace(slow, plan=plan(step_seconds=1.0, overhead_seconds=seconds))
+    assert ("a smaller max_overhead or heavy='never'" in case.why_slow()) == told
+    assert case.why_slow().endswith("mxecho record measures more steps")
 
 
 def test_case_without_steps_of_both_graphs_is_not_slow() -> None:
