@@ -143,7 +143,7 @@ verify = _command(
     """Run a program with echo, and check its first steps.
 
     The first step of each plan is compared with the stock graph's, as ECHO_VERIFY=1 does, and the result is logged.
-    Ends with the program's exit status; if that is 0 and nothing was verified, with 1.
+    Ends with the program's exit status; if that is 0 and no graph was bound for training, with 1.
 
     \b
     Examples:
@@ -157,7 +157,11 @@ def _nothing(command: str, program_ended_well: bool) -> int:
     """Prints at the end of a program if nothing was planned, or verified, and why; returns the exit status."""
     find = sys.modules.get("echo.runtime.bind_plan")  # every bind with echo goes through it
     gluon = sys.modules.get("echo.runtime.gluon")
-    if find is not None and find.PLANNER.summary.graphs:
+    if find is not None and (planned := find.PLANNER.summary).graphs:
+        if command == "verify" and planned.unchanged == planned.graphs:
+            print(
+                "mxecho verify: echo changes no graph of this program, so there was nothing to compare", file=sys.stderr
+            )
         return 0
     why = gluon.UNPLANNED.why() if gluon else ""
     if command == "verify" or why:

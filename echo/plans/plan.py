@@ -346,11 +346,11 @@ logger = logging.getLogger("echo")
 
 
 class Summary:
-    """Counts the ``graphs`` that were planned. Thread-safe."""
+    """Counts the ``graphs`` that were planned, and those that are bound ``unchanged``. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self.graphs = self._unchanged = 0
+        self.graphs = self.unchanged = 0
         self._most, self._largest = -1, ""
         self._told = 0  # planned bytes of the largest graph that has a line
 
@@ -363,7 +363,7 @@ class Summary:
             first = not self.graphs
             told = plan.before.planned >= 2 * self._told
             self.graphs += 1
-            self._unchanged += plan.changes_nothing
+            self.unchanged += plan.changes_nothing
             if plan.before.planned > self._most:
                 self._most, self._largest = plan.before.planned, _line(plan)
             self._told = max(plan.before.planned, 1) if told else self._told
@@ -377,7 +377,7 @@ class Summary:
             logger.info("echo: %s", self)
 
     def __str__(self) -> str:
-        unchanged = f", {self._unchanged} of them as they were" if self._unchanged else ""
+        unchanged = f", {self.unchanged} of them as they were" if self.unchanged else ""
         return f"{self.graphs} graphs bound{unchanged}; the largest: {self._largest}"
 
 

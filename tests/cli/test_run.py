@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from echo.cli.run import split
+from echo.cli.run import _nothing, split
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,6 +98,20 @@ for _ in range(2):
     trainer.step(8)
 sys.exit(int(sys.argv[2]))
 """
+
+
+@pytest.mark.parametrize(
+    ("command", "unchanged", "said"), [("verify", 2, True), ("verify", 1, False), ("run", 2, False)]
+)
+def test_program_whose_graphs_all_stay_is_told_that_nothing_was_compared(
+    command: str, unchanged: int, said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planner = SimpleNamespace(summary=SimpleNamespace(graphs=2, unchanged=unchanged))
+    monkeypatch.setitem(sys.modules, "echo.runtime.bind_plan", SimpleNamespace(PLANNER=planner))
+    assert _nothing(command, True) == 0
+    assert ("there was nothing to compare" in capsys.readouterr().err) == said
+
+
 NOTHING = "nothing was {}: Gluon trains a block that is not hybridized"
 SMALL = "the blocks that are hybridized are so small"
 
@@ -109,7 +124,7 @@ SMALL = "the blocks that are hybridized are so small"
         ("verify", "stock", 0, 1, NOTHING.format("verified")),
         ("verify", "stock", 3, 3, NOTHING.format("verified")),
         ("verify", "parts", 0, 1, SMALL),
-        ("verify", "whole", 0, 0, ""),
+        ("verify", "whole", 0, 0, "there was nothing to compare"),
         ("run", "whole", 0, 0, ""),
     ],
 )
