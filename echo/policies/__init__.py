@@ -7,7 +7,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, Mapping
 
-from echo.errors import OptionError
+from echo.errors import OptionError, one_line
 from echo.ir.schedule import RecomputeSchedule
 from echo.plans.options import PolicyFunction, policy_name
 from echo.policies.echo import Echo
@@ -16,6 +16,7 @@ from echo.policies.mincut import Mincut
 from echo.policies.problem import Policy, Problem
 from echo.policies.search import Search
 from echo.policies.sublinear import Sublinear
+from echo.system.process import DeadlineExceeded
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,15 @@ class UserPolicy:
         """Returns the function's schedule.
 
         Raises:
-            OptionError: it is no schedule of this problem; the message names the node.
+            OptionError: it is no schedule of this problem, or the function raised; the message names the node, or
+                what was raised.
         """
-        schedule: Any = self.function(problem)
+        try:
+            schedule: Any = self.function(problem)
+        except DeadlineExceeded:
+            raise
+        except Exception as error:
+            raise OptionError(f"policy {self.name}: {one_line(error)}") from error
         if not isinstance(schedule, Mapping):
             raise OptionError(f"policy {self.name}: expected a mapping from nodes to positions, got {schedule!r}")
         return dict(self._checked(problem, number, positions) for number, positions in schedule.items())

@@ -145,6 +145,43 @@ WRONG = {
 }
 
 
+def raises(error: BaseException) -> Callable[[Problem], Any]:
+    def policy(problem: Problem) -> Any:
+        raise error
+
+    return policy
+
+
+def without_problem() -> RecomputeSchedule:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        (raises(ValueError("boom\nsecond line")), "raises.<locals>.policy: ValueError: boom second line$"),
+        (raises(TimeoutError("20 s")), "raises.<locals>.policy: TimeoutError: 20 s$"),
+        (
+            without_problem,
+            r"without_problem: TypeError: without_problem\(\) takes 0 positional arguments but 1 was given$",
+        ),
+        (lambda problem: problem.value({10**6: (0,)}), "<lambda>: KeyError: 1000000$"),
+    ],
+)
+def test_function_that_raises_is_named_with_the_error(policy: Callable[..., Any], error: str) -> None:
+    for plans in (
+        lambda: echo.plan(network(), policy=policy, **SHAPES),
+        lambda: echo.optimize(network(), policy=policy).simple_bind(mx.cpu(), **SHAPES),
+    ):
+        with pytest.raises(echo.OptionError, match=f"^policy {__name__}.{error}"):
+            plans()
+
+
+def test_interrupt_in_a_function_ends_the_planning() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        echo.plan(network(), policy=raises(KeyboardInterrupt()), **SHAPES)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_schedule_raises_and_nothing_is_bound(name: str) -> None:
     policy, error = WRONG[name]
