@@ -7,7 +7,10 @@ mxnet-echo[ilp]``. It counts live bytes without work in place, which is exact fo
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
+import os
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -116,7 +119,7 @@ class IntegerProgram:
         left = end - time.monotonic()
         if left <= 0:
             return None if start is None else self._unsolved(problem, start, max_bytes, max_seconds)
-        highs = solver.Highs()
+        highs = _new(solver)
         # With presolve, HiGHS 1.15.1 calls a schedule optimal that costs 3.82 s where another takes 3.22 s, on a graph
         # of the 560 in tests/policies/test_certificate.py (394); without, on none. It takes up to 5 times longer.
         for option, value in (
@@ -146,6 +149,24 @@ class IntegerProgram:
         limited = replace(problem, max_bytes=max_bytes, max_seconds=max_seconds)
         value = problem.value(start)
         return SolvedModel(start, float("inf"), value.bytes) if limited.keeps(value) else None
+
+
+def _new(solver: Any) -> Any:
+    """Returns HiGHS, whose version 1.16 prints a notice before it can be told not to: on standard error."""
+    flush = ctypes.CDLL(None).fflush
+    try:
+        kept = os.dup(1)
+    except OSError:  # it is closed
+        return solver.Highs()
+    try:
+        flush(None)
+        with contextlib.suppress(OSError):  # standard error is closed
+            os.dup2(2, 1)
+        return solver.Highs()
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _run_apart(highs: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
 import sys
 import threading
 
@@ -117,3 +118,9 @@ def test_solver_without_time_still_gives_a_schedule() -> None:
     assert solved.gap == float("inf")
     assert solved.schedule
     assert problem.value(solved.schedule).bytes <= budget
+
+
+def test_solver_prints_nothing_on_standard_output() -> None:
+    code = "from echo.policies import ilp; ilp._new(ilp._solver())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
