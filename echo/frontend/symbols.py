@@ -18,6 +18,7 @@ from echo.errors import GraphError, OptionError, ShapeError, UnsupportedError
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import HOOK_ATTRIBUTES, MIRROR_ATTRIBUTE, is_true
 from echo.ir.training_node import FLAGS, TensorType, tensor_type
+from echo.plans.options import items_of
 from echo.system.files import read_json
 
 # Symbols from files.
@@ -389,9 +390,9 @@ def grad_reqs(names: list[str], grad_req: Any) -> tuple[str, ...]:
     elif isinstance(grad_req, Mapping):
         requests = tuple(grad_req.get(name, "null") for name in names)
     else:
-        requests = tuple(grad_req)
+        requests = items_of(grad_req)
     wrong = [request for request in requests if request not in _GRAD_REQS]
     if wrong or len(requests) != len(names):
-        got = repr(wrong[0]) if wrong else f"{len(requests)} words"
-        raise OptionError(f"grad_req: expected one of {_GRAD_REQS} for each of {len(names)} arguments, got {got}")
+        got = repr(wrong[0]) if wrong else f"{len(requests)} for {len(names)} arguments"
+        raise OptionError(f"grad_req: expected one of {_GRAD_REQS}, or one of them for each argument, got {got}")
     return requests

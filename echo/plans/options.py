@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
 
 from echo.errors import OptionError, did_you_mean
 
@@ -65,7 +65,7 @@ class Options:
         of fused kernels (``docs/reference/fused-kernels.md``).
     max_planning: seconds that planning one graph may take by the clock, None for any. After that the best plan so far
         is taken, and says so. It is a safety net: plans that take less than two thirds of it do not depend on the
-        clock.
+        clock. A function as ``policy`` is stopped only where it asks for ``problem.value``.
     plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. Each bind
         gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
     verify: before the first training step after a bind, that step also runs as the original graph, in the memory that
@@ -188,28 +188,29 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value
 
 
+def items_of(value: Any) -> tuple[Any, ...]:
+    """The items of a list or another iterable; a text, a mapping, or what is no iterable, as the only item."""
+    is_one = isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable)
+    return (value,) if is_one else tuple(value)
+
+
 def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
     if isinstance(value, tuple) and not value:
         return ()
     from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
-    message = f"plan: expected a Plan or several, as of echo.load_plan, got {value!r}"
-    try:
-        plans = (value,) if isinstance(value, Plan) else tuple(value)
-    except TypeError:
-        raise OptionError(message) from None
-    if isinstance(value, (str, bytes)) or not all(isinstance(plan, Plan) for plan in plans):
-        raise OptionError(message)
+    plans = items_of(value)
+    for plan in plans:
+        if not isinstance(plan, Plan):
+            raise OptionError(f"plan: expected a Plan or several, as of echo.load_plan, got {plan!r}")
     return plans
 
 
 def _patterns(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
-    try:
-        patterns = (value,) if isinstance(value, str) else tuple(value)
-    except TypeError:
-        raise OptionError(f"{name}: expected names or patterns, got {value!r}") from None
-    if not all(isinstance(pattern, str) for pattern in patterns):
-        raise OptionError(f"{name}: expected names or patterns, got {value!r}")
+    patterns = items_of(value)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise OptionError(f"{name}: expected names or patterns, got {pattern!r}")
     return patterns
 
 

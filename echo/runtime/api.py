@@ -44,19 +44,20 @@ def _split(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, dict[str,
     """Returns the options, the arguments of a bind and the shapes of a call of one of echo's functions."""
     if not isinstance(symbol, Symbol):
         got = type(symbol)
-        raise OptionError(f"expected a Symbol or a gluon Block of mxnet, got {got.__module__}.{got.__name__}")
+        name = got.__qualname__ if got.__module__ == "builtins" else f"{got.__module__}.{got.__qualname__}"
+        raise OptionError(f"expected a Symbol or a gluon Block of mxnet, got {'None' if symbol is None else name}")
     check_version()
     names = {*symbol.list_arguments(), *symbol.list_auxiliary_states()}
     # a keyword that is neither an option nor an argument of the symbol must be an option that is misspelt
-    _check_known(keywords["arrays"], names)
+    _check_known(keywords, names)
     shapes = _shapes_of(keywords, names)
     bind = {name: keywords[name] for name in _BIND_ARGUMENTS if keywords.get(name) is not None}
     return _options(keywords, names), bind, shapes
 
 
-def _check_known(arrays: Iterable[str], names: Iterable[str]) -> None:
+def _check_known(keywords: Mapping[str, Any], names: Iterable[str]) -> None:
     """Raises where a keyword is neither an option nor an array of the symbol, and says what is alike."""
-    unknown = sorted(set(arrays) - set(names))
+    unknown, options = sorted(set(keywords["arrays"]) - set(names)), [each for each in OPTION_NAMES if each in keywords]
     if not unknown:
         return
     name = unknown[0]
@@ -64,8 +65,8 @@ def _check_known(arrays: Iterable[str], names: Iterable[str]) -> None:
         raise OptionError(f"{name}: this function does not take this option")
     if name in _RENAMED:
         raise OptionError(f"{name}: this option is now {_RENAMED[name]!r}")
-    expected = f"expected one of {', '.join(OPTION_NAMES)}, or the name of an array of the symbol"
-    raise OptionError(f"unknown option {name!r}, {expected}{did_you_mean(name, [*OPTION_NAMES, *names], '; ')}")
+    expected = f"expected one of {', '.join(options)}, or the name of an array of the symbol"
+    raise OptionError(f"unknown option {name!r}, {expected}{did_you_mean(name, [*options, *names], '; ')}")
 
 
 def _shapes_of(keywords: Mapping[str, Any], names: Collection[str] | None = None) -> _Shapes:
@@ -124,7 +125,7 @@ def optimize(symbol: Any, **keywords: Any) -> Any:
     """See `echo.optimize`."""
     if isinstance(symbol, Block):
         check_version()
-        _check_known(keywords["arrays"], ())
+        _check_known(keywords, ())
         for name in (*_BIND_ARGUMENTS, "shapes"):
             if keywords[name] is not None:
                 raise OptionError(f"{name}: a block plans for the arrays that it is called with, expected none")
@@ -161,7 +162,7 @@ def frontier(symbol: Any, budgets: int, **keywords: Any) -> Frontier:
     for name in ("memory_budget", "max_overhead", "max_time", "plan"):
         if name in keywords["arrays"]:
             raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
-    options, make_framework = _ready(symbol, {**keywords, "max_overhead": None})
+    options, make_framework = _ready(symbol, keywords)
     return budget_frontier(make_framework, options, budgets)
 
 
@@ -193,9 +194,11 @@ def _check_names(option: str, given: Any, names: Collection[str]) -> None:
 
 
 def _check_types(types: Any) -> None:
+    if types is not None and not isinstance(types, Mapping):
+        raise OptionError(f"type_dict: expected a mapping such as {{'data': 'float16'}}, got {types!r}")
     for name, dtype in (types or {}).items():
         try:
-            np.dtype(dtype)
+            np.dtype("no type" if dtype is None else dtype)  # None is numpy's default
         except TypeError:
             raise OptionError(f"type_dict: expected a numpy type for {name!r}, got {dtype!r}") from None
 

@@ -27,7 +27,7 @@ from echo.native import counter
 from echo.plans.decisions import Memory
 from echo.plans.frontier import Frontier
 from echo.plans.frontier import frontier as curve
-from echo.plans.options import Options
+from echo.plans.options import Options, items_of
 from echo.plans.plan import Plan
 from echo.report.profile import Profile
 from echo.report.segment import segment_of
@@ -218,6 +218,8 @@ def profile(
         EchoError: as for `echo.plan`.
     """
     names = _checked(compare)
+    if not isinstance(run, bool):
+        raise OptionError(f"run: expected True or False, got {run!r}")
     if run and make_framework().key.runner != Runner.EXECUTOR:
         raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
     planned_graph = bind_plan.PLANNER.plan(make_framework, options)
@@ -232,7 +234,7 @@ def profile(
         usages[MIRROR] = _usage(stock, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
     if run:
         usages = {name: replace(usage, measured=_measured(stock, name, plan)) for name, usage in usages.items()}
-    points = tuple(budget_frontier(make_framework, options, budgets).to_json()) if budgets else ()
+    points = tuple(budget_frontier(make_framework, options, budgets).to_json()) if budgets != 0 else ()
     return Profile(usages, plan, stock.device, _versions(), points, segment)
 
 
@@ -256,7 +258,7 @@ def _measured(framework: MxnetFramework, name: str, plan: Plan) -> Mapping[str, 
 
 
 def _checked(compare: Iterable[str]) -> tuple[str, ...]:
-    names = (compare,) if isinstance(compare, str) else tuple(compare)
+    names = items_of(compare)
     for name in names:
         if name not in COMPARED:
             raise OptionError(f"compare: expected some of {', '.join(COMPARED)}, got {name!r}")

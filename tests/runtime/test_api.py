@@ -70,6 +70,13 @@ def test_marks_of_an_earlier_plan_are_taken_off() -> None:
         ),
         ({"grad_req": {"xyz": "add"}, **SHAPES}, OptionError, "grad_req: the symbol has no array 'xyz'$"),
         ({"data": mx.nd.zeros((8, 16))}, ShapeError, r"data: expected a shape such as \(128, 50\), got [^\n]+$"),
+        ({"type_dict": [1], **SHAPES}, OptionError, r"type_dict: expected a mapping such as .*, got \[1\]"),
+        ({"type_dict": {"data": None}, **SHAPES}, OptionError, "type_dict: expected a numpy type for 'data', got None"),
+        ({"grad_req": 5, **SHAPES}, OptionError, "grad_req: expected one of .*, got 5"),
+        ({"grad_req": b"write", **SHAPES}, OptionError, "grad_req: expected one of .*, got b'write'"),
+        ({"grad_req": ["write"], **SHAPES}, OptionError, "grad_req: expected .* for each argument, got 1 for 7 argum"),
+        ({"plan": [5], **SHAPES}, OptionError, "plan: expected a Plan or several, as of echo.load_plan, got 5"),
+        ({"keep": {"fc0": 1}, **SHAPES}, OptionError, "keep: expected names or patterns, got {'fc0': 1}"),
         ({"grad_req": "null", **SHAPES}, UnsupportedError, "nothing is trained, so there is nothing to plan"),
     ],
 )
@@ -162,3 +169,30 @@ def test_signatures_have_the_options_with_their_defaults(function: Callable[...,
 def test_option_that_a_function_does_not_take_is_named(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}: "):
         echo.frontier(network(), **{name: True}, **SHAPES)
+
+
+def test_misspelt_option_names_those_that_the_function_takes() -> None:
+    with pytest.raises(OptionError, match="unknown option 'max_overhed', expected one of policy, heavy, ") as raised:
+        echo.frontier(network(), max_overhed=1, **SHAPES)
+    assert not any(word in str(raised.value) for word in ("max_overhead", "memory_budget", "max_time", "did you"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"compare": None}, "compare: expected some of echo, mirror, got None"),
+        ({"compare": 5}, "compare: expected some of echo, mirror, got 5"),
+        ({"run": "yes"}, "run: expected True or False, got 'yes'"),
+        ({"run": None}, "run: expected True or False, got None"),
+        ({"budgets": None}, "budgets: expected a number from 2 to 100, got None"),
+    ],
+)
+def test_profile_with_a_bad_argument_names_it(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        echo.profile(network(), **given, **SHAPES)
+
+
+@pytest.mark.parametrize(("value", "got"), [(None, "None"), ("model.json", "str"), (mx.nd.zeros((2,)), ".*NDArray")])
+def test_what_is_no_model_is_named_by_its_type(value: Any, got: str) -> None:
+    with pytest.raises(OptionError, match=f"expected a Symbol or a gluon Block of mxnet, got {got}$"):
+        echo.optimize(value)
