@@ -150,8 +150,13 @@ class Footprint:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups of entries sharing memory in place, as arrays: alive from ``first`` to ``last``; sorted by ``first``."""
+    """Groups of entries sharing memory in place, as arrays: alive from ``first`` to ``last``; sorted by ``first``.
 
+    ``named`` is the node that a group is called by: the first of the forward pass whose output a gradient reads, or
+    else the first.
+    """
+
+    named: npt.NDArray[np.int64]
     first: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]
@@ -159,9 +164,9 @@ class _Groups:
     def alive(self, node: int) -> npt.NDArray[np.bool_]:
         return (self.first <= node) & (node <= self.last)
 
-    def rows(self, mask: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
-        """(first, last, bytes) of the groups in ``mask``."""
-        return zip(*(column[mask].tolist() for column in (self.first, self.last, self.bytes)))
+    def rows(self, mask: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, int, int]]:
+        """(named, first, last, bytes) of the groups in ``mask``."""
+        return zip(*(column[mask].tolist() for column in (self.named, self.first, self.last, self.bytes)))
 
 
 def footprint(training: TrainingGraph, storage: Storage) -> Footprint:
@@ -173,13 +178,13 @@ def footprint(training: TrainingGraph, storage: Storage) -> Footprint:
     live = np.cumsum(changes)[:-1]
     peak_node = int(np.argmax(live)) if len(live) else 0
     at_peak: Counter[str] = Counter()
-    for first, last, size in groups.rows(groups.alive(peak_node)):
+    for _, first, last, size in groups.rows(groups.alive(peak_node)):
         at_peak[_kind(training, first, last)] += size
     layers: Counter[str] = Counter()
     layer_of = Layers(training)
-    for first, last, size in groups.rows(groups.first >= 0):
+    for named, first, last, size in groups.rows(groups.first >= 0):
         if _kind(training, first, last) == FEATURE_MAPS:
-            layers[layer_of(first)] += size
+            layers[layer_of(named)] += size
     return Footprint(live, peak_node, at_peak, dict(layers.most_common()))
 
 
@@ -187,10 +192,12 @@ def footprint(training: TrainingGraph, storage: Storage) -> Footprint:
 class Lifetime:
     """An array of a training graph, or several that share memory in place: ``bytes`` alive from node to node.
 
-    ``node`` is the node that computes it, ``last`` its last reader; ``kind`` and ``layer`` as in a `Footprint`.
+    ``node`` is the node that it is called by (`_Groups`), ``first`` the first that computes it, ``last`` its last
+    reader; ``kind`` and ``layer`` as in a `Footprint`.
     """
 
     node: int
+    first: int
     last: int
     bytes: int
     kind: str
@@ -200,15 +207,15 @@ class Lifetime:
 def lifetimes(training: TrainingGraph, storage: Storage) -> Iterator[Lifetime]:
     """Every array that the planner owns, in the order in which they are computed."""
     groups, layer_of = _groups(training, storage), Layers(training)
-    for first, last, size in groups.rows(groups.first >= 0):
-        yield Lifetime(first, last, size, _kind(training, first, last), layer_of(first))
+    for named, first, last, size in groups.rows(groups.first >= 0):
+        yield Lifetime(named, first, last, size, _kind(training, first, last), layer_of(named))
 
 
 def held_at_peak(training: TrainingGraph, storage: Storage, peak_node: int, most: int = 5) -> list[tuple[str, int]]:
     """The largest entries alive while ``peak_node`` runs: (name, bytes)."""
     groups = _groups(training, storage)
-    largest = sorted(groups.rows(groups.alive(peak_node)), key=lambda row: -row[2])[:most]
-    return [(training.nodes[first].name, size) for first, _, size in largest]
+    largest = sorted(groups.rows(groups.alive(peak_node)), key=lambda row: -row[3])[:most]
+    return [(training.nodes[named].name, size) for named, _, _, size in largest]
 
 
 def _groups(training: TrainingGraph, storage: Storage) -> _Groups:
@@ -231,7 +238,12 @@ def _groups(training: TrainingGraph, storage: Storage) -> _Groups:
     np.maximum.at(ends, root[owned], last[owned])
     np.maximum.at(largest, root[owned], sizes[owned])
     roots = np.flatnonzero(owned & (root == np.arange(len(root))))
-    return _Groups(node_of[roots], ends[roots], largest[roots])
+    forward = np.array([node.forward for node in training.nodes], np.bool_)
+    read = owned & forward[node_of] & ~forward[last]
+    named = np.full_like(root, len(training.nodes))
+    np.minimum.at(named, root[read], node_of[read])
+    named = np.where(named < len(training.nodes), named, node_of)
+    return _Groups(named[roots], node_of[roots], ends[roots], largest[roots])
 
 
 def _kind(training: TrainingGraph, first: int, last: int) -> str:

@@ -37,9 +37,9 @@ Rows = Mapping[Tuple[str, str], int]
 class Tensor:
     """An array of ``bytes`` that lives from step ``first`` to step ``last``, both included.
 
-    Arrays that share memory in place are one, with the name and the operator of the first. ``layer`` is a readable
-    part of the name. ``kind`` is one of `echo.estimators.footprint`: feature maps, weights and so on. Arrays that the
-    executor is given have the first step `ALWAYS` and no operator.
+    Arrays that share memory in place are one, with the name and the operator of the first that a gradient reads, or
+    else of the first. ``layer`` is a readable part of the name. ``kind`` is one of `echo.estimators.footprint`: feature
+    maps, weights and so on. Arrays that the executor is given have the first step `ALWAYS` and no operator.
     """
 
     name: str
@@ -272,7 +272,7 @@ def _passing(training: TrainingGraph, step_of: Mapping[int, int]) -> Iterator[Te
         node = training.nodes[life.node]
         is_clone = life.kind == OUTPUT_GRADIENTS and node.name in clones
         kind = RECOMPUTED if is_clone else life.kind
-        yield Tensor(node.name, node.op, life.layer, kind, life.bytes, step_of[life.node], step_of[life.last])
+        yield Tensor(node.name, node.op, life.layer, kind, life.bytes, step_of[life.first], step_of[life.last])
 
 
 class Compared(Protocol):

@@ -155,6 +155,21 @@ def test_maps_that_share_memory_count_once() -> None:
     assert found.at_peak == {module.FEATURE_MAPS: 3000, module.OUTPUT_GRADIENTS: 1000}
 
 
+def test_map_that_is_written_in_place_has_the_name_of_what_a_gradient_reads() -> None:
+    b = Builder()
+    x = b.variable("x", 250)
+    product = b.forward("FullyConnected", "product", (250,), x)
+    wave = b.forward("tanh", "wave", (250,), product, inplace=((0, 0, False),))
+    loss = b.forward("exp", "loss", (250,), wave)
+    head = b.variable("head", 250, forward=False)
+    gradient = b.backward("_mul", "gradient", (250,), head, wave, external=frozenset({0}))
+    training = b.graph([loss, gradient])
+    storage = plan_storage(training, 16)
+    life = next(life for life in module.lifetimes(training, storage) if life.first == product.node)
+    assert (life.node, life.layer, life.kind) == (wave.node, "wave", module.FEATURE_MAPS)
+    assert set(footprint(training, storage).layers) == {"wave", "loss"}
+
+
 def test_recomputed_maps_are_counted_while_they_live() -> None:
     training = chain(in_place=False)
     found = footprint_of(with_clones(training, [Entry(2)]))
