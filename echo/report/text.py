@@ -9,7 +9,7 @@ from rich.table import Table
 
 from echo.errors import OptionError
 from echo.plans.text import largest_rows, table_of, titled_table
-from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, Layer, Profiled, Usage, layer_of
+from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, UNWRITTEN, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import change_text, megabytes, preserve_python_rng, text_of
 
 # The gain from a little more memory, in words.
@@ -50,15 +50,19 @@ _NOTHING = "-"
 def rows(profile: Profiled) -> list[tuple[str, list[str]]]:
     """A row for each thing that was watched: its name, and the MB by which it grew, graph by graph.
 
-    The last row, `REST`, is the unaccounted growth, also as a part of the growth of the process or the device.
-    Without measurements there are no rows.
+    Those of the parts add up to the growth of the process: what takes no memory is negative, and the last row, `REST`,
+    is the unaccounted growth, also in per cent. Without measurements there are no rows.
     """
     usages = list(profile.usages.values())
     names = list(dict.fromkeys(name for usage in usages for name in usage.measured))
     if not names:
         return []
-    watched = [(name, [_megabytes(usage.measured.get(name)) for usage in usages]) for name in names]
+    watched = [(name, [_megabytes(_signed(name, usage.measured.get(name))) for usage in usages]) for name in names]
     return [*watched, (REST, list(map(_rest, usages)))]
+
+
+def _signed(name: str, size: int | None) -> int | None:
+    return -size if name == UNWRITTEN and size else size
 
 
 def _rest(usage: Usage) -> str:
@@ -96,7 +100,7 @@ def _kinds(profile: Profiled) -> Table:
     table.add_row("held by the executor", *(megabytes(usage.total) for usage in usages))
     table.add_row("of it planned by MXNet", *(megabytes(usage.planned) for usage in usages), end_section=True)
     for name, cells in rows(profile):
-        table.add_row(f"measured{', ' if name == REST else ': '}{name}", *cells)
+        table.add_row(f"{'measured growth: ' if name in (PROCESS, DEVICE) else '  of it '}{name}", *cells)
     if PLANNED in profile.usages:
         table.add_section()
         plan = profile.plan

@@ -17,7 +17,6 @@ from echo.ir.graph import VARIABLE
 from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
-from echo.plans.decisions import WORKSPACES
 from echo.plans.plan import Plan
 from echo.report.segment import Segment
 
@@ -121,16 +120,17 @@ class Usage:
     def unaccounted(self) -> int | None:
         """Bytes by which the device, or on a CPU the process, grew beyond what is known; None if it was not measured.
 
-        Known are `total` and, on a CPU, `BLOCKS` (of which `total` has the workspaces that the plan knows of) and
-        `GRAPH`, less `UNWRITTEN`; without the states of an optimizer, which the step that is measured has not.
+        On a CPU, the measured parts of the growth are known: `STORAGE`, `BLOCKS` and `GRAPH`, less `UNWRITTEN`. On a
+        GPU, or if blocks were not counted, `total` is, without the states of an optimizer: the measured step has none.
         """
-        total = self.total - self.by_kind.get(OPTIMIZER, 0)
+        held = self.total - self.by_kind.get(OPTIMIZER, 0)
         if DEVICE in self.measured:
-            return self.measured[DEVICE] - total
+            return self.measured[DEVICE] - held
         if PROCESS not in self.measured:
             return None
-        blocks = max(self.measured.get(BLOCKS, 0) - self.beside.get(WORKSPACES, 0), 0)
-        known = total + blocks + self.measured.get(GRAPH, 0) - self.measured.get(UNWRITTEN, 0)
+        if BLOCKS not in self.measured:
+            return self.measured[PROCESS] - held
+        known = sum(self.measured.get(part, 0) for part in (STORAGE, BLOCKS, GRAPH)) - self.measured.get(UNWRITTEN, 0)
         return self.measured[PROCESS] - known
 
     @property

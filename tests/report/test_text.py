@@ -13,7 +13,7 @@ from echo.plans.key import PlanKey
 from echo.plans.plan import Plan
 from echo.report.profile import Profile
 from echo.report.text import REST, more_memory, render, rows
-from echo.report.usage import DEVICE, PROCESS, STORAGE, Tensor, Usage, layer_by
+from echo.report.usage import BLOCKS, DEVICE, GRAPH, PROCESS, STORAGE, UNWRITTEN, Tensor, Usage, layer_by
 from tests.report.profiles import MB, made_up
 from tests.report.test_usage import STEPS, TENSORS, USAGE
 
@@ -50,6 +50,15 @@ def test_a_row_for_each_thing_and_the_rest_in_percent() -> None:
     assert rows(replace(profile, usages=usages))[-1][1][1].endswith(" (50.0 %)"), "of the device"
 
 
+def test_measured_parts_add_up_to_the_growth_of_the_process() -> None:
+    profile = made_up(30)
+    measured = {PROCESS: 300 * MB, STORAGE: 270 * MB, BLOCKS: 30 * MB, GRAPH: 5 * MB, UNWRITTEN: 15 * MB}
+    found = rows(replace(profile, usages={"stock": replace(profile.usages["stock"], measured=measured)}))
+    whole, *parts = (float(cells[0].partition(" ")[0]) for _, cells in found)
+    assert sum(parts) == whole
+    assert dict(found)[UNWRITTEN] == ["-15.0"], "it takes no memory"
+
+
 def test_profile_without_measurements_has_no_rows() -> None:
     assert rows(made_up(30)) == []
     profile = made_up(30)
@@ -66,7 +75,7 @@ def _large(usage: Usage) -> Usage:
         for each in usage.tensors
     )
     others = {kind: size * TEXT_MB for kind, size in usage.beside.items()}
-    return Usage(usage.planned * TEXT_MB, others, usage.steps, usage.forward_steps, tensors, {"process": 300 * TEXT_MB})
+    return Usage(usage.planned * TEXT_MB, others, usage.steps, usage.forward_steps, tensors, {PROCESS: 300 * TEXT_MB})
 
 
 @pytest.fixture
