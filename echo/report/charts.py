@@ -18,10 +18,11 @@ from echo.system.terminal import MB, size_text
 Spec = Mapping[str, Any]
 VEGA_LITE = "6.4"  # the version that is bundled, too
 VEGA_LITE_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-_MOST_BARS = 10
+_MOST_BARS, _LEAST_BAR = 10, 0.001  # layers; and the part of the largest bar that is a pixel wide
 _MOST_SAMPLES = 1500  # of a line; each is the highest of its neighbours
 WIDTH = 900  # pixels, where there is no page that knows better
 _HEIGHT, _OVERVIEW = 260, 46
+_OPERATOR_WIDTH = 300  # of one in a segment: its point and its name
 _NEAR_AT, _LINE = 0.16, 0.07  # parts of the width and the height that words for a peak take
 # no color stands for two things: graphs have none of the kinds, roles of a segment those of the same feature maps
 GRAPH_COLORS = {STOCK: "#8c8c8c", PLANNED: "#4b3fe4", MIRROR: "#c71585"}
@@ -29,7 +30,7 @@ KIND_COLORS = {
     kinds.FEATURE_MAPS: "#2f7ed8", kinds.OUTPUT_GRADIENTS: "#e0861a", kinds.RECOMPUTED: "#3f9c55",
     kinds.TEMPORARIES: "#5fb3b0", kinds.WEIGHTS: "#9a6fb0", kinds.GRADIENTS: "#d65f5f", kinds.INPUTS: "#8a6d57",
     kinds.AUXILIARY: "#d9b42c", kinds.OPTIMIZER: "#e38aa0", HIDDEN: "#6b7a8f", LAYOUT_COPIES: "#7f7f3f",
-    WORKSPACES: "#a3541f", GAPS: "#bdb6ae",
+    WORKSPACES: "#7a1f3d", GAPS: "#bdb6ae",
 }  # fmt: skip
 
 FONT = "system-ui, 'DejaVu Sans', sans-serif"  # of the page, too
@@ -37,6 +38,7 @@ FONT = "system-ui, 'DejaVu Sans', sans-serif"  # of the page, too
 PRINT = {"font": FONT, "title": {"fontSize": 15, "anchor": "start"}, "view": {"stroke": None}}
 ROLE_COLORS = {HEAVY: "#3c4650", RECOMPUTED: "#3f9c55", STASHED: "#2f7ed8", FREED: "#cfc9c1"}
 _FRONTIER_AXIS = {"type": "quantitative", "scale": {"zero": False}, "axis": {"tickCount": 8}}
+_TENTHS = {"tickCount": 10}  # more labels may cover each other
 _GRAPHS = {"orient": "top", "title": None, "symbolOpacity": 1}  # legends
 _KINDS = {"orient": "bottom", "columns": 3, "columnPadding": 24, "title": None, "symbolType": "square"}
 
@@ -180,16 +182,24 @@ def timeline(profile: Compared) -> Spec:
     return {"$schema": VEGA_LITE_SCHEMA, "data": {"values": rows}, "vconcat": [detail, overview]}
 
 
+def _seen(profile: Compared) -> list[str]:
+    """The kinds that some bar shows, in the order of their colors: the others would only be in the legend."""
+    most = max((usage.total for usage in profile.usages.values()), default=0)
+    columns = [usage.by_kind for usage in profile.usages.values()]
+    seen = {kind: None for column in columns for kind, size in column.items() if size >= _LEAST_BAR * most}
+    return [*filter(seen.__contains__, KIND_COLORS), *(kind for kind in seen if kind not in KIND_COLORS)]
+
+
 def by_kind(profile: Compared) -> Spec:
     """The bytes that are held at the peak: a bar for each graph, with kinds of arrays stacked."""
-    names = [name for name in KIND_COLORS if any(name in usage.by_kind for usage in profile.usages.values())]
-    names += [name for usage in profile.usages.values() for name in usage.by_kind if name not in KIND_COLORS]
+    names = _seen(profile)
     rows = [
         {"graph": graph, "kind": kind, "mb": in_megabytes(size), "order": names.index(kind)}
         for graph, usage in profile.usages.items()
         for kind, size in usage.by_kind.items()
+        if kind in names
     ]
-    colors = scale(KIND_COLORS, list(dict.fromkeys(names)))
+    colors = scale(KIND_COLORS, names)
     amount = {"field": "mb", "type": "quantitative"}
     return {
         "$schema": VEGA_LITE_SCHEMA,
@@ -199,7 +209,7 @@ def by_kind(profile: Compared) -> Spec:
         "mark": {"type": "bar", "height": 28},
         "encoding": {
             "y": {"field": "graph", "type": "nominal", "title": None, "sort": list(profile.usages)},
-            "x": {**amount, "title": "MB at the peak"},
+            "x": {**amount, "title": "MB at the peak", "axis": _TENTHS},
             "color": {"field": "kind", "type": "nominal", "scale": colors, "legend": _KINDS},
             "order": {"field": "order", "type": "quantitative"},
             "tooltip": [{"field": "graph"}, {"field": "kind"}, {**amount, "format": ",.1f"}],
@@ -210,19 +220,18 @@ def by_kind(profile: Compared) -> Spec:
 def by_layer(profile: Compared, layer: Layer) -> Spec:
     """The bytes that the largest layers hold at the peak: a bar for each graph, with kinds of arrays stacked."""
     most: dict[str, int] = {}
-    rows = []
+    names, rows = _seen(profile), []
     for graph, usage in profile.usages.items():
         for name, size in usage.layers(layer).items():
             most[name] = max(most.get(name, 0), size)
         for (name, kind), size in usage.by_layer(layer).items():
             rows.append({"graph": graph, "layer": name, "kind": kind, "mb": in_megabytes(size)})
     largest = sorted(most, key=lambda name: -most[name])[:_MOST_BARS]
-    kinds_there = list(dict.fromkeys(str(row["kind"]) for row in rows))
     # with room for fonts that are wider than those the picture was laid out with
     header = {"labelAngle": 0, "labelAlign": "left", "labelFontWeight": "bold", "labelPadding": 24, "title": None}
     return {
         "$schema": VEGA_LITE_SCHEMA,
-        "data": {"values": [row for row in rows if row["layer"] in largest]},
+        "data": {"values": [row for row in rows if row["layer"] in largest and row["kind"] in names]},
         "width": WIDTH - 200,
         "height": {"step": 16},
         "spacing": 6,
@@ -230,8 +239,8 @@ def by_layer(profile: Compared, layer: Layer) -> Spec:
         "encoding": {
             "row": {"field": "layer", "type": "nominal", "sort": largest, "header": header},
             "y": {"field": "graph", "type": "nominal", "title": None, "sort": list(profile.usages)},
-            "x": {"field": "mb", "type": "quantitative", "title": "MB at the peak"},
-            "color": {"field": "kind", "type": "nominal", "scale": scale(KIND_COLORS, kinds_there), "legend": _KINDS},
+            "x": {"field": "mb", "type": "quantitative", "title": "MB at the peak", "axis": _TENTHS},
+            "color": {"field": "kind", "type": "nominal", "scale": scale(KIND_COLORS, names), "legend": _KINDS},
         },
     }
 
@@ -312,10 +321,11 @@ def segment(drawn: Segment) -> Spec:
         "mark": {"type": "rule", "color": "#9aa8b5", "opacity": 0.55},
         "encoding": {"x2": {"field": "x2"}, "y2": {"field": "y2"}},
     }
-    words = {"type": "text", "align": "left", "dx": 9, "limit": WIDTH // widest - 20}
+    width = min(WIDTH, _OPERATOR_WIDTH * widest)
+    words = {"type": "text", "align": "left", "dx": 9, "limit": width // widest - 20}
     return {
         "$schema": VEGA_LITE_SCHEMA,
-        "width": WIDTH,
+        "width": width,
         "height": 46 * (1 + max(operator.rank for operator in drawn.operators)),
         "view": {"stroke": None},
         "encoding": {"x": x, "y": y},
@@ -328,9 +338,10 @@ def segment(drawn: Segment) -> Spec:
 
 
 def _operator(drawn: Operator) -> dict[str, Any]:
+    alike = f"{drawn.count} alike, " if drawn.count > 1 else ""
     return {
         "name": drawn.name,
-        "label": [drawn.name, drawn.op if drawn.count == 1 else f"{drawn.op}, {drawn.count} alike"],
+        "label": [drawn.name, f"{drawn.op}, {alike}{size_text(drawn.bytes)}"],
         "operator": drawn.op,
         "role": drawn.role,
         "mb": in_megabytes(drawn.bytes),

@@ -32,7 +32,7 @@ from echo.report.charts import (
 )
 from echo.report.predicted_peaks import of_symbol
 from echo.report.text import more_memory, render
-from echo.report.usage import ALWAYS, MIRROR, PLANNED, STOCK, Layer, Profiled, Usage, layer_of
+from echo.report.usage import ALWAYS, MIRROR, PLANNED, STOCK, Layer, Profiled, Tensor, Usage, layer_of
 from echo.system.files import write_in_one_step
 from echo.system.terminal import megabytes, preformatted, preserve_python_rng
 
@@ -197,7 +197,7 @@ def _joined(reasons: list[str]) -> str:
 # It is for reading on screens of all sizes, light and dark, and for printing.
 
 _TEMPLATE = Path(__file__).with_name("page.html.jinja")
-_MOST_GROUPS, _MOST_ARRAYS = 2000, 200
+_MOST_GROUPS, _MOST_ARRAYS, _LEAST_ARRAYS = 2000, 200, 8
 
 
 @functools.lru_cache(maxsize=None)
@@ -221,7 +221,7 @@ def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
     values = {
         "profile": profile,
         "groups": groups(profile.plan.decisions)[:_MOST_GROUPS] if PLANNED in profile.usages else (),
-        "arrays": {name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
+        "arrays": {name: _largest(usage) for name, usage in profile.usages.items()},
         "measured": text.rows(profile),
         "more_memory": more_memory(profile),
         "peaks": of_symbol(profile.plan) if PLANNED in profile.usages else None,
@@ -229,6 +229,12 @@ def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
         "ALWAYS": ALWAYS, "STOCK": STOCK, "PLANNED": PLANNED, "MIRROR": MIRROR,
     }  # fmt: skip
     return rendered(_TEMPLATE, title or "training step", lambda: _charts(profile, layer), profile.versions, values)
+
+
+def _largest(usage: Usage) -> list[Tensor]:
+    """The largest arrays at the peak, without those of 0.0 MB, unless these are among the first ones."""
+    arrays = enumerate(usage.at_peak[:_MOST_ARRAYS])
+    return [array for number, array in arrays if number < _LEAST_ARRAYS or megabytes(array.bytes) != "0.0"]
 
 
 def rendered(
@@ -311,7 +317,8 @@ def save_segment(profile: Profiled, path: str | os.PathLike[str], title: str = "
     drawn = profile.segment
     if drawn is None:
         raise OptionError("there is no segment to draw: expected a profile that has echo's graph")
-    write(lambda: {**segment(drawn), "title": title, "background": "white", "config": PRINT}, path)
+    words = f"{title}: one segment of the plan" if title else "One segment of the plan"
+    write(lambda: {**segment(drawn), "title": words, "background": "white", "config": PRINT}, path)
 
 
 def ending_of(path: str | os.PathLike[str]) -> str:
@@ -345,7 +352,8 @@ def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -
 def _both(profile: Profiled, title: str, layer: Layer) -> dict[str, Any]:
     parts = [{**by_kind(profile), "width": WIDTH - 200}, by_layer(profile, layer)]
     inner = [{key: value for key, value in part.items() if key != "$schema"} for part in parts]
-    return {"$schema": parts[0]["$schema"], "title": title, "background": "white", "config": PRINT, "vconcat": inner}
+    words = title or "Memory at the peak of a training step"
+    return {"$schema": parts[0]["$schema"], "title": words, "background": "white", "config": PRINT, "vconcat": inner}
 
 
 def shown(profile: Profiled) -> str:

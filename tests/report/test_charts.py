@@ -70,6 +70,18 @@ def test_bars_add_up() -> None:
     assert "weight" in largest
 
 
+def test_kind_that_no_bar_shows_is_not_in_the_legend() -> None:
+    def usage(inputs: int) -> Usage:
+        sizes = {"feature maps": 9 * 10**6, "inputs": inputs}
+        return Usage(0, {}, ("step",), 1, tuple(Tensor(kind, "", kind, kind, sizes[kind], 0, 0) for kind in sizes))
+
+    for inputs, kinds in ((5_000, ["feature maps"]), (50_000, ["feature maps", "inputs"])):
+        profile = replace(made_up(10), usages={"stock": replace(usage(inputs), planned=9 * 10**6 + inputs)})
+        for spec in (by_kind(profile), by_layer(profile, layer_of)):
+            assert spec["encoding"]["color"]["scale"]["domain"] == kinds
+            assert {row["kind"] for row in spec["data"]["values"]} == set(kinds)
+
+
 def test_layers_come_by_what_they_hold_in_the_graph_where_that_is_most() -> None:
     def usage(**sizes: int) -> Usage:
         return Usage(100, {}, ("step",), 1, tuple(Tensor(name, "", name, "maps", sizes[name], 0, 0) for name in sizes))

@@ -295,6 +295,16 @@ def test_memory_over_the_step(tmp_path: Path) -> None:
         assert word in text
 
 
+def test_page_leaves_out_arrays_of_no_megabytes_beyond_the_first(tmp_path: Path) -> None:
+    sizes = [9 * 10**6] + 20 * [10_000]
+    tensors = tuple(Tensor(f"map{n}", "op", "map", "maps", size, 0, 0) for n, size in enumerate(sizes))
+    usage = Usage(10**7, {}, ("step",), 1, tensors)
+    text = pages.html(replace(made_up(10), usages={"stock": usage}))
+    assert "<td>map7</td>" in text
+    assert "<td>map8</td>" not in text
+    assert "13 smaller arrays are left out." in text
+
+
 @pytest.mark.parametrize(("action", "words"), [(RECOMPUTE, "recomputes most"), (STASH, "stashes most")])
 def test_page_says_why_it_shows_a_segment(action: str, words: str) -> None:
     segment = Segment((Operator("a", "tanh", STASHED, 9, True, 1, 0, 0.5),), (), 1)
@@ -311,15 +321,17 @@ def test_a_segment(tmp_path: Path) -> None:
     save_segment(replace(made_up(10), segment=segment), tmp_path / "a.svg", "some model")
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     for word in (
-        "some model",
+        "some model: one segment of the plan",
         "some_recomputed",
         "stashed",
         "read by a gradient",
-        "op, 3 alike",
+        "op, 1.0 MB",
+        "op, 3 alike, 1.0 MB",
         *ROLE_COLORS.values(),
     ):
         assert word in text
     assert text.count('aria-roledescription="rule mark"') == 3
+    assert 'width="916"' not in text, "one operator a line needs no more room"
     with pytest.raises(OptionError, match="there is no segment to draw"):
         save_segment(made_up(10), tmp_path / "b.svg")
 
