@@ -132,7 +132,7 @@ def _profiled(
         return
     layer = _layer(by)
     profiled = _profile(symbol, shapes, options) if shapes else _saved_profile(symbol, options)
-    _write(profiled, files, title or Path(symbol).stem, layer)
+    _write(profiled, files, title or (Path(symbol).stem if shapes else ""), layer)  # a saved profile has no name
     _show(profiled, layer, compare, diff, as_json)
 
 
