@@ -286,15 +286,17 @@ def chart(recordings: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
     from echo.report.charts import PRINT, VEGA_LITE_SCHEMA
 
     panels = []
+    warmup = max((row.step for rows in recordings.values() for row in rows if row.warmup), default=0)
     for title, value in _PANELS.items():
         points = [
-            {"recording": name, "step": row.step, "value": round(figure, 4)}
+            {"recording": name, "step": step, "value": round(figure, 4)}
             for name, rows in recordings.items()
             for row in rows
             if (figure := value(row)) is not None
+            for step in (row.step - row.steps, row.step)  # where its line begins and ends
         ]
         if points:
-            panels.append(_panel(title, points, list(recordings)))
+            panels.append(_panel(title, points, list(recordings), warmup))
     title = " and ".join(WORDS.get(name, name) for name in recordings)
     return {
         "$schema": VEGA_LITE_SCHEMA,
@@ -305,7 +307,7 @@ def chart(recordings: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
     }
 
 
-def _panel(title: str, points: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+def _panel(title: str, points: Sequence[Mapping[str, Any]], names: Sequence[str], warmup: int) -> dict[str, Any]:
     from echo.report.charts import GRAPH_COLORS, WIDTH
 
     named = {name: WORDS.get(name, name) for name in names}
@@ -316,13 +318,14 @@ def _panel(title: str, points: Sequence[Mapping[str, Any]], names: Sequence[str]
     }  # fmt: skip
     points = [{**point, "recording": named[str(point["recording"])]} for point in points]
     from_zero = {"scale": {"zero": True}}
+    step = f"training step (up to {warmup}: warm-up, not in the sums)" if warmup else "training step"
     return {
         "data": {"values": points},
         "width": WIDTH - 200,
         "height": _HEIGHT,
         "mark": {"type": "line", "interpolate": "step-before"},
         "encoding": {
-            "x": {"field": "step", "type": "quantitative", "title": "training step", **from_zero},
+            "x": {"field": "step", "type": "quantitative", "title": step, **from_zero},
             "y": {"field": "value", "type": "quantitative", "title": title, **from_zero},
             "color": {**color, "legend": {"orient": "top"} if len(names) > 1 else None},
         },
