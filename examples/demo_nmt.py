@@ -284,18 +284,23 @@ def table(results: dict[str, Result]) -> Table:
         shown.add_row(
             name,
             f"{result.planned_mb}",
-            f"{stock.planned_mb / max(result.planned_mb, 1):.2f}x",
-            f"{result.storage_mb:.0f}",
-            f"{result.peak_mb:.0f}",
+            f"{stock.planned_mb / max(result.planned_mb, 1):.2f}x" if stock.planned_mb >= 10 else "-",
+            _megabytes(result.storage_mb),
+            _megabytes(result.peak_mb),
             f"{result.median_ms:.0f}",
             f"{result.median_ms / stock.median_ms:.2f}x",
             f"{largest_difference(stock, result):.1g}",
         )
     shown.caption = (
-        "planned: by MXNet for the two passes; storage: that, weights, gradients and optimizer, at the peak of step 1; "
-        "process: that, workspaces and oneDNN's memory, as growth since bind to the peak of the process"
+        "planned: by MXNet for the two passes, in whole MB as it prints them; storage: that, weights, gradients and "
+        "optimizer, at the peak of step 1; process: that, workspaces and oneDNN's memory, as growth since bind to the "
+        "peak of the process"
     )
     return shown
+
+
+def _megabytes(size: float) -> str:
+    return f"{size:.{0 if size >= 10 else 1}f}"
 
 
 def largest_difference(stock: Result, result: Result) -> float:
