@@ -14,7 +14,7 @@ from echo.system.terminal import megabytes, preformatted, preserve_python_rng, s
 
 _MOST_BUDGETS = 100
 _MOST_TRIES = 20
-_LEFT_OUT = "Other budgets led to one of these plans, or to one that needs more memory and more time."
+LEFT_OUT = "Other budgets led to one of these plans, or to one that needs more memory and more time."
 P = TypeVar("P")  # a plan
 
 
@@ -77,7 +77,7 @@ class Frontier:
             for plan in self.plans[:1]:  # each has the bytes of the original graph
                 sizes = (megabytes(size) for size in (plan.before.total, plan.before.planned))
                 table.add_row("without echo", *sizes, "+0.0 %", "+0.0 %", "0")
-            return text_of([table, _LEFT_OUT], 100)
+            return text_of([table, LEFT_OUT], 100)
 
 
 def _smallest(plan: Callable[[int], P]) -> tuple[int, P]:

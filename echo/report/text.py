@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from echo.errors import OptionError
+from echo.plans.frontier import LEFT_OUT
 from echo.plans.text import largest_rows, table_of, titled_table
 from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, UNWRITTEN, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import change_text, megabytes, preserve_python_rng, text_of
@@ -129,6 +130,7 @@ def _frontier(profile: Profiled) -> Iterable[RenderableType]:
         budget = "this plan" if row is this else megabytes(row["budget"])
         table.add_row(budget, megabytes(row["total"]), f"{100 * (row['time'] - 1):+.1f} %")
     yield table
+    yield LEFT_OUT
     yield f"{more_memory(profile)} (predicted)"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import echo
 from echo.plans.decisions import Memory, Note
+from echo.plans.frontier import LEFT_OUT
 from echo.plans.key import PlanKey
 from echo.plans.plan import Plan
 from echo.report.profile import Profile
@@ -34,6 +35,14 @@ THAN = "than stock's; this one's takes 3.1 % more time"
 def test_the_fastest_plan_that_fits(rows: list[tuple[int, float]], expected: str) -> None:
     frontier = tuple({"total": total * MB, "time": time, "overhead": 0.0} for total, time in rows)
     assert more_memory(replace(made_up(10), frontier=frontier)) == expected
+
+
+def test_other_budgets_stand_next_to_what_they_buy() -> None:
+    text = render(made_up(30))
+    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines()]
+    assert ["50.0", "50.0", "+20.0 %"] in lines
+    assert ["this plan", "230.0", "+3.1 %"] in lines
+    assert LEFT_OUT in text
 
 
 def test_a_row_for_each_thing_and_the_rest_in_percent() -> None:
