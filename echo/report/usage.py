@@ -26,7 +26,7 @@ ALWAYS = -1  # the first step of an array that is there before the step begins
 STOCK, PLANNED, MIRROR = "stock", "echo", "mirror"  # the graphs that a profile compares
 # The memory that grows in a real step (`echo.runtime.profile`).
 PROCESS, STORAGE, DEVICE = "memory of the process", "MXNet's storage", "memory of the device"
-BLOCKS, GRAPH = "workspaces and oneDNN's blocks, beside it", "the bound graph itself"  # parts of `PROCESS`
+BLOCKS, GRAPH = "workspaces and oneDNN's blocks", "the bound graph itself"  # parts of `PROCESS`
 UNWRITTEN = "allocated, but not written to"  # of `STORAGE` and `BLOCKS`: no part of `PROCESS`
 GAPS = "unused at the peak"  # planned memory that no array holds at that moment
 Rows = Mapping[Tuple[str, str], int]
