@@ -113,7 +113,7 @@ def busy_table(result: dict[str, Any]) -> str:
         spreads = (f"{100 * row[name]:.1f}" for name in ("spread_of_bytes", "spread_of_total"))
         return [row["model"], " to ".join(megabytes), *spreads, str(len(row["fused"])), *most, str(row["stopped"])]
 
-    columns = "model | planned MB | spread, % | of all bytes, % | sets of fused operators | most s before | most s | stopped"
+    columns = "model | planned MB | spread, % | of all, % | sets of fused operators | most s before | most s | stopped"
     return _table(columns, cells, result)
 
 

@@ -121,9 +121,9 @@ class _Writer:
             copy = self._copy_at(self._joint.number_of[base], position) if node.args[1] == 0 else 0
             return self._made[base if copy else node, copy]
         reads = [self._value(read, position) for read in node.all_input_nodes]
-        if node in self._forward and not self._is_view_of_input(node):
-            if all(made is self._made[read, 0] for made, read in zip(reads, node.all_input_nodes)):
-                return self._made[node, 0]
+        may_be_saved = node in self._forward and not self._is_view_of_input(node)
+        if may_be_saved and all(made is self._made[read, 0] for made, read in zip(reads, node.all_input_nodes)):
+            return self._made[node, 0]
         key = node, tuple(reads)
         if key not in self._views:
             self._views[key] = self._copied(node, reads, "is_backward", node in self._forward)
