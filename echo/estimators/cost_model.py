@@ -31,6 +31,9 @@ _LARGE = 0.03
 # Of gradients of products: from 768 x 768 to 30522 x 768, those of BERT's layers took 1.9 to 2.0 times their products.
 _GRADIENT_SPACING = 12.0
 _MEASURED_AGAIN, _SAME = 8, 1.05  # operators, and times as long as the first time
+# Of the seconds for measuring. Without them, a sum of NMT that takes 28 times as long as its bytes suggest was measured
+# once, not believed, and estimated: its 30 runs are a tenth of the step.
+_FOR_DOUBTS = 0.2
 _DEARER = 3.5  # times as long as measuring a product takes measuring its gradient, where it has many parameters
 _PART_OF_STEP, _MOST_LONGER = 0.8, 2.0  # a limit on measuring, of the roofline's step, and of the least limit
 _AGREES = 1.5  # times as long the second time, of what the roofline does not allow: a noisy time seldom comes twice
@@ -92,6 +95,7 @@ class Measuring:
     ) -> None:
         self._training, self._groups, self._products = training, groups, products
         self._table, self._measure, self._budget = table, measure, budget
+        self._limit = budget.left
         self._times: dict[str, list[Measured]] = {}  # of this planning, by group
 
     def run(self) -> None:
@@ -106,7 +110,7 @@ class Measuring:
 
     def _first(self, group: OperatorGroup) -> bool:
         """Measures a group; False where nothing can be measured any more."""
-        if not self._budget.has():
+        if not self._budget.has(_FOR_DOUBTS * self._limit):
             return False
         product = self._times.get(self._products.get(group.key, ""))
         if product and not self._budget.has(_DEARER * product[0].spent):
@@ -137,6 +141,7 @@ class Measuring:
         roofline = self._roofline()
         groups = [group for group in self._groups if group.key in self._times]
         doubtful = [group for group in groups if not roofline.allows(group, self._seconds(group))]
+        doubtful.sort(key=lambda group: -group.count * self._seconds(group))
         queue = list(dict.fromkeys([*doubtful, *self._heaviest(groups)]))
         for group in queue:
             times = self._times[group.key]

@@ -261,5 +261,5 @@ def test_the_time_limit_is_kept_and_the_candidates_come_first(table: CostTable) 
     result = estimate(build.graph(), table, measure, 0.1)
     assert 1 <= len(asked) <= 11
     assert set(asked) == {"Activation"}
-    assert result.measured == len(asked)
+    assert 1 <= result.measured <= len(asked), "the last seconds are for what looks doubtful"
     assert estimate(build.graph(), table, measure, 0).measured == result.measured

@@ -213,6 +213,28 @@ def test_the_gradient_of_a_product_is_cut_as_the_product_is() -> None:
     assert sizes["_backward_FullyConnected"] == sizes["FullyConnected"] > 2
 
 
+def test_gradient_of_a_convolution_is_cut_less_than_the_convolution() -> None:
+    """It reads and writes parameters of another layout, which a part of the batch does as often as the whole."""
+    conv = mx.sym.Convolution(mx.sym.var("x"), num_filter=512, kernel=(3, 3), pad=(1, 1), no_bias=True, name="conv")
+    graph = case_of(conv, {"x": (64, 512, 8, 8)}).training
+    sizes = {node.op: excess(graph, node) for node in graph.nodes if "Convolution" in node.op}
+    assert sizes["Convolution"] == pytest.approx(3 * sizes["_backward_Convolution"])
+    assert sizes["_backward_Convolution"] > 1
+
+
+def test_large_sum_in_the_layout_of_convolutions_has_an_array_of_its_own() -> None:
+    """A copy of what it is written over would have another layout, in which the sum takes 5 times as long."""
+    data = mx.sym.Convolution(mx.sym.var("x"), num_filter=256, kernel=(1, 1), name="conv")
+    readers = [mx.sym.Convolution(data, num_filter=4, kernel=(1, 1), name=f"reader{at}") for at in range(3)]
+    graph = case_of(mx.sym.Group(readers), {"x": (16, 4, 56, 56)}).training
+    sums = [number for number, node in enumerate(graph.nodes) if node.op == "add_n" and not node.forward]
+    assert sums
+    for number in sums:
+        found, _ = microbenchmark_of(graph, number, 8.0, GraphFacts.of(graph))
+        assert all(item.blocked for item in found.inputs if isinstance(item, Variable))
+        assert found.over == -1
+
+
 def test_operator_that_moves_too_many_bytes_is_refused() -> None:
     at = number("tanh")
     nodes = [node.having(outputs=(TensorType((2, 1 << 28)),)) if k in (at, GRAPH.nodes[at].inputs[0].node) else node
