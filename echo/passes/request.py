@@ -18,6 +18,7 @@ from echo.ir.schedule import RecomputeSchedule
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.passes.patterns.apply import Matcher
+from echo.passes.rules import RULES
 from echo.plans.decisions import WORKSPACES, Note, NoteKind
 from echo.plans.key import PlanKey
 from echo.plans.options import Options
@@ -182,6 +183,8 @@ class Request:
         original, bounds = self.original_seconds(costs), []
         if options.overhead_bound is not None:  # of recomputation, and of the step with it
             longest = (1 + options.overhead_bound) * original
+            if costs.is_timed:
+                longest -= RULES.host
             bounds = [options.overhead_bound * original, max(0.0, longest - costs.step_seconds)]
         # of further shapes of a model hardly anything is measured: there, as for the overhead, estimates have to do
         if options.max_time is not None and (costs.is_timed or self.warm_start is not None):

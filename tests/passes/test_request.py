@@ -10,6 +10,7 @@ import pytest
 from echo.errors import BudgetError, OptionError
 from echo.estimators.footprint import INPUTS, OPTIMIZER, WEIGHTS
 from echo.passes.request import Request
+from echo.passes.rules import RULES
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
@@ -60,6 +61,15 @@ def test_bound_on_a_step_holds_by_estimates_for_further_shapes() -> None:
     assert made.most_recomputation(replace(costs, measured=1)) == pytest.approx(0.5 * costs.step_seconds)
     further = replace(made, warm_start=WarmStart(()))
     assert further.most_recomputation(costs) == pytest.approx(0.5 * costs.step_seconds)
+
+
+def test_bound_leaves_room_for_what_the_host_does_in_each_step() -> None:
+    """Whatever runs again: of steps of milliseconds it is some per cent."""
+    costs = replace(costs_of(CASE.training), measured=1, step_seconds=2e-3)
+    made = request(max_overhead=0.1)
+    assert made.most_recomputation(costs) == pytest.approx(0.1 * 2e-3 - RULES.host)
+    assert made.most_recomputation(replace(costs, step_seconds=1e-3)) == 0.0
+    assert made.most_recomputation(replace(costs, measured=0)) == pytest.approx(0.1 * 2e-3), "a rough estimate anyhow"
 
 
 def test_late_is_late_whoever_notices() -> None:
