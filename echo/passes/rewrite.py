@@ -31,7 +31,7 @@ from echo.plans.decisions import (
     outputs_of,
     splits_of,
 )
-from echo.plans.options import NEVER_HEAVY, SEARCH, policy_name
+from echo.plans.options import NEVER_HEAVY, policy_name
 from echo.plans.plan import Plan
 from echo.system.terminal import counted
 
@@ -121,15 +121,13 @@ class Confirm:
     """Binds the rewritten graph without memory and compares."""
 
     name: ClassVar[str] = "confirm"
-    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten, Selection, CostModel)
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten, Selection)
     gives: ClassVar[type] = Confirmed
 
-    def run(
-        self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection, costs: CostModel
-    ) -> Confirmed:
+    def run(self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection) -> Confirmed:
         confirmed = self.confirmed(request, training, rewritten)
-        reason = _too_dear(request, training, confirmed, selection, costs) if confirmed.accepted else ""
-        return Confirmed(training.planned_bytes, False, reason) if reason else confirmed
+        is_all = not confirmed.accepted and bool(selection.declined)
+        return replace(confirmed, reason=selection.declined) if is_all else confirmed
 
     def confirmed(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
         """The verdict on the bytes and on the bits, whatever time it takes."""
@@ -157,20 +155,6 @@ def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
     if training.pool and training.pool.reuse_delay and gain < RULES.late_gain and request.options.memory_budget is None:
         return f"MXNet's engine frees arrays late, and may use up the {gain:.1%} that would be gained"
     return ""
-
-
-def _too_dear(
-    request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, costs: CostModel
-) -> str:
-    """Why the time of recomputation is too much for the bytes that it saves of the original graph, as measured."""
-    options = request.options
-    asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute or options.policy != SEARCH
-    cost = selection.seconds / costs.step_seconds if costs.step_seconds else 0.0
-    if asks or request.fused or not costs.is_timed or cost <= RULES.cost:
-        return ""
-    saved = training.planned_bytes - confirmed.planned_bytes - confirmed.layout_copy_bytes
-    part = saved / max(1, training.planned_bytes + sum(request.static.values()))
-    return "" if part >= RULES.gain else f"recomputation would save {part:.1%} of all bytes for {cost:.1%} of the time"
 
 
 def _layout_copy_bytes(training: TrainingGraph, marks: Iterable[Mark]) -> int:
@@ -209,7 +193,7 @@ class Explain:
     ) -> Plan:
         framework = request.framework
         chosen = selection.recompute if confirmed.accepted else frozenset()
-        explain = _Reasons(request, training, candidates, costs, chosen, selection.runs)
+        explain = _Reasons(request, training, candidates, costs, chosen, selection)
         after = with_clones(training, chosen, selection.schedule) if request.details else training
         match_range = rewritten.match_range if confirmed.accepted else None
         seconds = selection.seconds if confirmed.accepted else 0.0
@@ -226,7 +210,7 @@ class Explain:
             applied=("hook" if framework.hook else "mirror") if confirmed.accepted else "none",
             key=framework.key,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
-            notes=tuple(map(Note, _notes(request, training, costs, confirmed))),
+            notes=tuple(map(Note, _notes(request, training, costs, selection, confirmed))),
             reason=confirmed.reason,
             stock_seconds=costs.step_seconds,
         )
@@ -248,7 +232,9 @@ def _with_layout_copies(planned: Memory, kept: int) -> Memory:
     return replace(planned, static={**planned.static, LAYOUT_COPIES: kept}) if kept else planned
 
 
-def _notes(request: Request, training: TrainingGraph, costs: CostModel, confirmed: Confirmed) -> Iterator[str]:
+def _notes(
+    request: Request, training: TrainingGraph, costs: CostModel, selection: Selection, confirmed: Confirmed
+) -> Iterator[str]:
     if not request.framework.hook:
         yield "the native hook cannot be used: MXNet's own attributes apply the plan, within their limits"
     if confirmed.planned_bytes + confirmed.layout_copy_bytes > training.planned_bytes:
@@ -258,6 +244,8 @@ def _notes(request: Request, training: TrainingGraph, costs: CostModel, confirme
     if confirmed.accepted and training.gradient_rules:
         gradients = counted(len(training.gradient_rules), "gradient")
         yield f"{gradients} computed from fewer arrays than MXNet keeps: every bit stays"
+    if confirmed.accepted and selection.declined:
+        yield f"{selection.declined}: nothing is recomputed"
     if costs.measured == 0:
         yield "no operator was measured: seconds are estimates"
 
@@ -269,7 +257,7 @@ class _Reasons:
     candidates: Candidates
     costs: CostModel
     chosen: frozenset[Entry]
-    runs: Mapping[int, int]
+    selection: Selection
 
     def decisions(self) -> Iterator[Decision]:
         """A decision on each feature map that gradients read, or that is recomputed on the way to one of these."""
@@ -279,7 +267,7 @@ class _Reasons:
                 continue
             for index, array_type in enumerate(node.outputs):
                 entry = Entry(number, index)
-                recomputed = entry in self.chosen and number in self.runs
+                recomputed = entry in self.chosen and number in self.selection.runs
                 if not recomputed and entry not in readers:
                     continue
                 yield Decision(
@@ -302,7 +290,7 @@ class _Reasons:
         purpose = (
             f"read by {read} gradient{'s' if read > 1 else ''}" if read else "needed to recompute another feature map"
         )
-        times = self.runs[entry.node]
+        times = self.selection.runs[entry.node]
         often = "" if times == 1 else f" {times} times"
         return f"{purpose}; recomputed{often} from {', '.join(sources)}"
 
@@ -314,6 +302,8 @@ class _Reasons:
             return f"{op} is compute-heavy: {self._why_heavy_stays(entry)}"
         if entry not in self.candidates.light.get(entry.node, ()):
             return f"a saved statistic or mask of {op}"
+        if self.selection.declined:
+            return "recomputation saves too little for its time"
         bound = self.request.options.overhead_bound
         limit = "" if bound is None else f" within {100 * bound:.0f} % of the step"
         return f"recomputing it does not lower the peak{limit}"

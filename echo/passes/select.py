@@ -17,7 +17,7 @@ from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
 from echo.passes.rules import RULES
-from echo.plans.options import NEVER_HEAVY, budget_bytes
+from echo.plans.options import NEVER_HEAVY, SEARCH, budget_bytes
 from echo.policies import policy_of
 from echo.policies.least import fastest, fastest_within
 from echo.policies.problem import Problem, Segments, WarmStart, partition, run_with_deadline
@@ -39,6 +39,7 @@ _HEAVY_EFFORT = 8
 class Selection:
     """``recompute``: the entries that gradients read from clones; ``schedule``: the backward nodes where clones begin.
 
+    ``declined`` says which recomputation was left out since it saves too little for its time.
     ``runs`` says how often each node is recomputed. ``planned_bytes`` is what MXNet's planner will need under
     ``match_range``, ``seconds`` the time of recomputation in a step. ``warm_start`` makes the next search on a
     graph of the same model short.
@@ -51,6 +52,7 @@ class Selection:
     planned_bytes: int
     seconds: float
     warm_start: WarmStart | None = None
+    declined: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Select:
         light = _problem(request, training, candidates.light, must_recompute, segments, costs, limit)
         follows_heavy = request.follows and warm is not None and warm.heavy
         if limit is None and request.light is None and not follows_heavy:
-            selection = _solve(request, light)
+            selection = _worth_its_time(request, light, _solve(request, light))
             few = warm is not None and _tries_all(training, light.candidates, light.effort)
             return selection if few else _with_warm_start(request, light, selection)
         everything = {**candidates.light, **(candidates.heavy if request.options.heavy != NEVER_HEAVY else {})}
@@ -82,6 +84,22 @@ class Select:
             return _with_warm_start(request, heavy, _within(request, light, heavy, limit))
         selection = _solve(request, heavy) if request.light is None else _deepened(request, heavy, request.light)
         return _with_warm_start(request, heavy, selection)
+
+
+def _worth_its_time(request: Request, problem: Problem, found: Selection) -> Selection:
+    """The choice, or nothing recomputed where its measured time is too much for the bytes that it saves of all."""
+    options, costs, training = request.options, problem.costs, problem.training
+    asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute or options.policy != SEARCH
+    cost = found.seconds / costs.step_seconds if costs.step_seconds else 0.0
+    if asks or request.fused or not costs.is_timed or cost <= RULES.cost:
+        return found
+    copies = sum(runs * training.nodes[number].layout_copy_bytes for number, runs in found.runs.items())
+    saved = training.planned_bytes - found.planned_bytes - copies
+    part = saved / max(1, training.planned_bytes + sum(request.static.values()))
+    if part >= RULES.gain:
+        return found
+    declined = f"with recomputation it would save {part:.1%} of all bytes for {cost:.1%} of the time"
+    return replace(_selection(problem, {}), declined=declined)
 
 
 def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> Selection:
@@ -96,7 +114,7 @@ def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> S
     )
     found, without = _solve(request, problem), _selection(problem, light)
     is_deeper = problem.is_deeper(problem.value(found.schedule), problem.value(light))
-    return found if is_deeper else without
+    return found if is_deeper and not _worth_its_time(request, problem, found).declined else without
 
 
 def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Selection:

@@ -368,3 +368,29 @@ def test_many_choices_start_from_the_warm_start() -> None:
     candidates = FindCandidates().run(request, training)
     values = training, candidates, Partition().run(training, candidates), costs_of(training)
     assert Select().run(replace(request, warm_start=first.warm_start), *values).warm_start is not None
+
+
+def timed_selection(case: Case, slower: float, static: int = 0, **options: Any) -> Selection:
+    """The selection where all seconds are measured, and recomputation takes this many times its seconds."""
+    framework = FakeFramework(case.training, static={WEIGHTS: static}, evaluations=400)
+    request = Request(case.graph, Options.of(**options), framework)
+    candidates, costs = FindCandidates().run(request, case.training), costs_of(case.training)
+    step = sum(costs.seconds)
+    seconds_ = tuple(slower * each if at in candidates.light else each for at, each in enumerate(costs.seconds))
+    costs = replace(costs, seconds=seconds_, step_seconds=step, measured=1, guessed=0.0)
+    return Select().run(request, case.training, candidates, Partition().run(case.training, candidates), costs)
+
+
+def test_recomputation_that_saves_too_little_for_its_time_leaves_nothing_recomputed() -> None:
+    """Everything else that the plan does stays: a looser bound on time never needs more memory than a bound of 0."""
+    case = any_case("lm")
+    found = timed_selection(case, slower=1.0)
+    assert found.runs
+    assert not found.declined
+    static = 30 * case.training.planned_bytes
+    declined = timed_selection(case, slower=1.0, static=static)
+    assert declined.declined.startswith("with recomputation it would save ")
+    assert not declined.runs
+    assert declined.planned_bytes == timed_selection(case, slower=1.0, static=static, max_overhead=0.0).planned_bytes
+    assert timed_selection(case, slower=1.0, static=static, max_overhead=0.1).runs, "an own bound is obeyed"
+    assert timed_selection(case, slower=0.001, static=static).runs, "no clock sees these seconds"
