@@ -184,7 +184,7 @@ class Request:
         if options.overhead_bound is not None:  # of recomputation, and of the step with it
             longest = (1 + options.overhead_bound) * original
             if costs.is_timed:
-                longest -= RULES.host
+                longest -= RULES.unsure * options.overhead_bound * original + RULES.host
             bounds = [options.overhead_bound * original, max(0.0, longest - costs.step_seconds)]
         # of further shapes of a model hardly anything is measured: there, as for the overhead, estimates have to do
         if options.max_time is not None and (costs.is_timed or self.warm_start is not None):
