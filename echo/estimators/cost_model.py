@@ -183,11 +183,12 @@ class Measuring:
             times = self._times.get(group.key)
             if not times:
                 continue
-            if roofline.allows(group, self._seconds(group)) or _agree(times):
-                self._add(group, times[-1])
+            seconds, least = self._seconds(group), roofline.least(group)
+            disturbed = all(measured.disturbed for measured in times)
+            if roofline.allows(group, seconds) or (_agree(times) and not (disturbed and seconds < least)):
+                self._add(group, times[-1]._replace(disturbed=disturbed))
             else:
-                least = roofline.least(group)
-                self._table.add(group.key, least if self._seconds(group) < least else None, provisional=True)
+                self._table.add(group.key, least if seconds < least else None, provisional=True)
 
     def _add(self, group: OperatorGroup, measured: Measured) -> None:
         self._table.add(group.key, measured.seconds, measured.disturbed)
@@ -213,10 +214,9 @@ class Measuring:
 
 
 def _agree(times: Sequence[Measured]) -> bool:
-    """Whether a time came twice, of which once nothing disturbed it."""
+    """Whether a time came twice. If other programs disturbed both, a later start measures it again."""
     seconds = [measured.seconds for measured in times]
-    quiet = not all(measured.disturbed for measured in times)
-    return len(times) > 1 and quiet and max(seconds[-2:]) <= _AGREES * min(seconds[-2:])
+    return len(times) > 1 and max(seconds[-2:]) <= _AGREES * min(seconds[-2:])
 
 
 def worth_measuring(groups: Sequence[OperatorGroup], table: CostTable) -> list[OperatorGroup]:

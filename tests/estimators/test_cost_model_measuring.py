@@ -130,6 +130,15 @@ def test_doubtful_time_that_weighs_most_is_measured_again_where_the_budget_ends(
     assert table.get(key(23)) == 60 * true_seconds(TRAINING, 23)
 
 
+def test_slow_time_that_comes_twice_on_a_busy_machine_is_used_and_measured_again_later(tmp_path: Path) -> None:
+    def machine(training: TrainingGraph, number: int) -> Measured:
+        measured = quiet(training, number)
+        return measured._replace(seconds=measured.seconds * 60, disturbed=True) if number == 5 else measured
+
+    assert costs(machine, tmp_path).seconds[5] == 60 * true_seconds(TRAINING, 5)
+    assert CostTable("test", tmp_path).is_provisional(key(5))
+
+
 def disturbed(training: TrainingGraph, number: int) -> Measured:
     seconds, spent, _ = quiet(training, number)
     return Measured(1.3 * seconds, spent, True)
