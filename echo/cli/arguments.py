@@ -1,12 +1,12 @@
 """Arguments and options that several commands share: their help, how their texts are read, and errors of usage."""
 
+import inspect
 import json
 import os
 import sys
 import unicodedata
 from collections import Counter
-from enum import Enum
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import typer
 from typer.core import TyperCommand
@@ -24,45 +24,106 @@ else:
 _SHOWN = 80  # characters of an invalid text
 
 
-class FuseChoice(str, Enum):
-    """The values of ``--fuse``."""
-
-    memory = "memory"
-
-
 PerhapsShapes = Annotated[
     Optional[List[str]], typer.Argument(metavar="[NAME=SHAPE...]", help="Shapes of inputs, as data=128,50.")
 ]
+_Text, _Texts = Optional[str], Optional[List[str]]
 PolicyName = Annotated[
-    str, typer.Option(metavar="NAME", help="search, echo, sublinear, mincut, ilp, all or none.", show_default=True)
-]
-MaxOverhead = Annotated[
-    str, typer.Option(metavar="VALUE", help="Bound on recomputation, as a fraction of the step, or none; auto is 0.10.")
-]
-MaxTime = Annotated[
-    str, typer.Option(metavar="VALUE", help="Bound on a step, as a multiple of the original one such as 1.0, or none.")
-]
-Heavy = Annotated[str, typer.Option(metavar="WHEN", help="auto, or never: no product and no convolution runs twice.")]
-MemoryBudget = Annotated[
     Optional[str],
-    typer.Option(metavar="VALUE", help='Bytes, "6GB", or a part of the memory without echo: "50%", 0.5.'),
+    typer.Option("--policy", metavar="NAME", help="search (default), echo, sublinear, mincut, ilp, all or none."),
 ]
-OptimizerStates = Annotated[
-    int, typer.Option(metavar="N", help="Copies of the weights that the optimizer keeps: 1 for momentum, 2 for Adam.")
-]
-MaxPlanning = Annotated[
-    str, typer.Option(metavar="SECONDS", help="Seconds that planning one graph may take, or none for any.")
-]
-NoFuse = Annotated[bool, typer.Option("--no-fuse", help="No fused kernels: results keep every bit.")]
-Keep = Annotated[
-    Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes or operators to stash; may be repeated.")
-]
-Recompute = Annotated[Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")]
-FuseWhere = Annotated[Optional[FuseChoice], typer.Option(help="Fuse for memory, also where kernels are slower.")]
+# The options of `echo.Options`, by the names of flags: texts that are read as those of variables.
+_FLAGS: Dict[str, Any] = {
+    "policy": PolicyName,
+    "max_overhead": Annotated[
+        _Text, typer.Option(metavar="VALUE", help="Bound on recomputation: a part of the step, auto (0.10) or none.")
+    ],
+    "max_time": Annotated[
+        _Text, typer.Option(metavar="VALUE", help="Bound on a step: a multiple of the original one as 1.0, or none.")
+    ],
+    "heavy": Annotated[
+        _Text, typer.Option(metavar="WHEN", help="auto, or never: no product and no convolution runs twice.")
+    ],
+    "memory_budget": Annotated[
+        _Text, typer.Option(metavar="VALUE", help='Bytes, "6GB", or a part of the memory without echo: "50%", 0.5.')
+    ],
+    "max_planning": Annotated[
+        _Text, typer.Option(metavar="SECONDS", help="Seconds that planning one graph may take (10), or none for any.")
+    ],
+    "optimizer_states": Annotated[
+        _Text, typer.Option(metavar="N", help="Copies of the weights that the optimizer keeps: momentum 1, Adam 2.")
+    ],
+    "keep": Annotated[_Texts, typer.Option(metavar="PATTERN", help="Nodes or operators to stash; may be repeated.")],
+    "recompute": Annotated[_Texts, typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")],
+    "no_fuse": Annotated[bool, typer.Option("--no-fuse", help="No fused kernels, as --fuse 0.")],
+    "fuse": Annotated[
+        _Text, typer.Option(metavar="WHEN", help="1, 0, or memory: fuse also where kernels are slower.")
+    ],
+    "exact": Annotated[bool, typer.Option("--exact", help="Keep every bit: nothing is fused.")],
+    "strict": Annotated[bool, typer.Option("--strict", help="Raise where echo would warn and leave a graph as it is.")],
+    "plan": Annotated[
+        _Text, typer.Option(metavar="FILES", help="A plan saved before, or several with : between.")
+    ],
+    "verify": Annotated[bool, typer.Option("--verify", help="Run the first step as the original graph, too.")],
+}  # fmt: skip
+FLAGS_WITH_VALUES = tuple(f"--{name.replace('_', '-')}" for name, kind in _FLAGS.items() if kind.__origin__ is not bool)
 Dump = Annotated[
     Optional[str],
     typer.Option(metavar="FOLDER", help="Write the result of each stage, as ECHO_DEBUG=dump=FOLDER does."),
 ]
+
+
+_Command = Callable[..., None]
+
+
+def takes_options(*left_out: str) -> Callable[[_Command], _Command]:
+    """Gives a command, which takes ``**flags``, the flags of `echo.Options` but those left out."""
+
+    def with_flags(command: _Command) -> _Command:
+        flags = {name: kind for name, kind in _FLAGS.items() if name not in left_out}
+        signature = inspect.signature(command)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        defaults = {name: False if kind.__origin__ is bool else None for name, kind in flags.items()}
+        made = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)
+            for name, kind in flags.items()
+        ]
+        vars(command)["__signature__"] = signature.replace(parameters=[*own, *made])
+        command.__annotations__.update(flags)
+        return command
+
+    return with_flags
+
+
+def flag_of(option: str) -> str:
+    """The option of the command line for an option of `echo.Options`."""
+    return f"--{option.replace('_', '-')}"
+
+
+def given(flags: Mapping[str, Any]) -> Dict[str, Any]:
+    """The flags that are given, by their names, with their texts.
+
+    Raises:
+        OptionError: ``--fuse`` and ``--no-fuse`` are both given.
+    """
+    if flags.get("no_fuse") and flags.get("fuse") is not None:
+        raise OptionError(f"expected --no-fuse or --fuse {flags['fuse']}, got both")
+    return {name: value for name, value in flags.items() if value not in (None, False, [], ())}
+
+
+def options_of(flags: Mapping[str, Any]) -> Dict[str, Any]:
+    """The options of `echo.plan` that are given, with their values.
+
+    Raises:
+        OptionError: one has a value that echo does not know; the message names the flag.
+    """
+    from echo.plans.variables import option_of
+
+    options = given(flags)
+    for name, value in options.items():
+        if isinstance(value, str):
+            options[name] = option_of(name, value, flag_of(name))
+    return {**options, "fuse": False} if options.pop("no_fuse", False) else options
 
 
 def _refuse_trace(value: Optional[str]) -> None:
@@ -86,7 +147,8 @@ def shape_of(text: str) -> Tuple[str, Tuple[int, ...]]:
     try:
         if not (name and separator):
             raise ValueError
-        shape = tuple(int(size) for size in sizes.strip("()").split(",") if size.strip())
+        sizes = sizes.strip("()")
+        shape = tuple(map(int, sizes[: -1 if sizes.endswith(",") else None].split(","))) if sizes else ()
         if not all(size >= 0 for size in shape):
             raise ValueError
         return name, shape
@@ -116,61 +178,11 @@ def shapes_of(symbol: Any, texts: Sequence[str]) -> Dict[str, Any]:
     return dict(shapes)
 
 
-def number_of(option: str, text: Optional[str], words: Sequence[str] = ()) -> Any:
-    """A number, or one of some words left as it is; None for "none".
-
-    Raises:
-        OptionError: it is none of these; the message names the option.
-    """
-    if text is None or text.lower() == "none":
-        return None
-    if text in words:
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        if option == "--memory-budget":
-            return text  # a size with a unit, checked by Options
-        raise OptionError(f"{option}: expected {', '.join(['a number', *words])} or none, got {text!r}") from None
-
-
-def bounds_of(max_overhead: str, max_time: str, memory_budget: Optional[str], max_planning: str) -> Dict[str, Any]:
-    """The options ``max_overhead``, ``max_time``, ``memory_budget`` and ``max_planning`` of `echo.plan`.
-
-    Raises:
-        OptionError: as `number_of`.
-    """
-    return {
-        "max_overhead": number_of("--max-overhead", max_overhead, ["auto"]),
-        "max_time": number_of("--max-time", max_time),
-        "memory_budget": number_of("--memory-budget", memory_budget),
-        "max_planning": number_of("--max-planning", max_planning),
-    }
-
-
-def fused(fuse: Optional[FuseChoice], no_fuse: bool) -> "bool | str":
-    """The option ``fuse`` of `echo.plan`.
-
-    Raises:
-        OptionError: both are given.
-    """
-    if fuse and no_fuse:
-        raise OptionError(f"expected --no-fuse or --fuse {fuse.value}, got both")
-    return fuse.value if fuse else not no_fuse
-
-
-def check_unused(given: Mapping[str, Any], more_defaults: Mapping[str, Any], why: str) -> None:
-    """Raises `OptionError` for an option with another value than its default, where it would change nothing.
-
-    Defaults are those of `echo.plans.options.Options`, and ``more_defaults``.
-    """
-    from echo.plans.options import Options
-
-    defaults = {**vars(Options()), **more_defaults}
-    for name, value in given.items():
-        if value != defaults[name]:
-            option = "--no-fuse" if name == "fuse" and not value else f"--{name.replace('_', '-')}"
-            raise OptionError(f"{option} {why}")
+def check_unused(flags: Mapping[str, Any], why: str) -> None:
+    """Raises `OptionError` for an option that is given where it would change nothing."""
+    for name, value in flags.items():
+        if value:
+            raise OptionError(f"{flag_of(name)} {why}")
 
 
 def printable(text: str) -> str:
@@ -205,7 +217,11 @@ def check_folders(*files: Optional[str]) -> None:
     Raises:
         OptionError: one cannot; the message names the reason.
     """
-    for file in filter(None, files):
+    for file in files:
+        if file is None:
+            continue
+        if file in ("", "-"):
+            raise OptionError(f"expected the name of a file, got {file!r}")
         folder = os.path.dirname(file) or "."
         if os.path.isdir(file):
             raise OptionError(f"{file} cannot be written: it is a folder")
@@ -213,6 +229,19 @@ def check_folders(*files: Optional[str]) -> None:
             raise OptionError(f"{file} cannot be written: there is no folder {folder}")
         if not os.access(folder, os.W_OK):
             raise OptionError(f"{file} cannot be written: nothing may be written into {folder}")
+
+
+def check_dump(folder: Optional[str]) -> None:
+    """Makes the folder of ``--dump``.
+
+    Raises:
+        OptionError: it cannot be made.
+    """
+    try:
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"--dump: expected a folder to write to, got {folder!r}: {error.strerror}") from None
 
 
 class WithUsage(TyperCommand):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import distributions, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.table import Table
 
@@ -331,11 +331,11 @@ def _remark_on(name: str, text: str) -> tuple[str, str]:
         alike = alike_variable(name)
         return f"no variable of echo's{f'; {alike} is one' if alike else ''}", OFF
     try:
-        value = value_of(name, {name: text})
+        value: Any = value_of(name, {name: text}) if text.strip() else None  # an empty one means the default
         options_from({name: text})
     except OptionError as error:
         return str(error), STOPS
-    reason = _why_not_writable(Path(value.dump)) if name == DEBUG_VARIABLE and value.dump else ""
+    reason = _why_not_writable(Path(value.dump)) if name == DEBUG_VARIABLE and value and value.dump else ""
     if reason:
         return f"dump: expected a folder to write to, got {value.dump!r}: {reason}", STOPS
     return VARIABLES[name][2], FINE

@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from echo.cli import maintenance, plan, profile, run
-from echo.cli.arguments import Annotated, WithUsage, printable
+from echo.cli.arguments import Annotated, WithUsage, flag_of, printable
 from echo.errors import EchoError, NativeError, OptionError, ShapeError
 from echo.system.process import without_garbage_collection
 
@@ -88,14 +88,18 @@ def application() -> typer.Typer:
 
 def _renamed(ctx: typer.Context) -> None:
     """Names the command that an old one has become."""
-    raise OptionError(f"mxecho {ctx.info_name}: this command is now mxecho {_RENAMED[str(ctx.info_name)]}")
+    raise OptionError(f"{ctx.info_name}: this command is now mxecho {_RENAMED[str(ctx.info_name)]}")
 
 
 def _said(error: Exception) -> str:
     """The message of an error, without the number that the system has for it."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if not isinstance(error, OptionError):
+        return str(error)
+    from echo.plans.options import OPTION_NAMES, renamed
+
+    return renamed(str(error), {name: flag_of(name) for name in (*OPTION_NAMES, "budgets")})
 
 
 def main(argv: Optional[Sequence[str]] = None) -> Any:
@@ -114,7 +118,8 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
     except (EchoError, OSError) as error:
         from echo.system.files import shortened
 
-        print(f"mxecho: {printable(shortened(_said(error), _LONGEST))}", file=sys.stderr)
+        text = printable(shortened(_said(error), _LONGEST)).replace("\n", "\\n")
+        print(f"mxecho: {text}", file=sys.stderr)
         return 2 if isinstance(error, (OptionError, ShapeError)) else 1
     return programs[0]() if programs else status
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 
 import typer
 
-from echo.cli.arguments import Json, print_json
+from echo.cli.arguments import Json, print_json, say
 from echo.system.terminal import counted, size_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def doctor(as_json: Json = False) -> None:
     if as_json:
         print_json({"works": works, "facts": [dataclasses.asdict(check) for check in checks]})
     else:
-        print(machine.render(checks))
+        say(machine.render(checks))
     raise typer.Exit(0 if works else 1)
 
 
@@ -53,10 +53,11 @@ def show(as_json: Json = False) -> None:
         print_json({"folder": str(folder), "kinds": rows})
         return
     count, size = (sum(row[name] for row in rows) for name in ("files", "bytes"))
-    print(f"{folder}: {counted(count, 'file')}, {size_text(size)}")
+    lines = [f"{folder}: {counted(count, 'file')}, {size_text(size)}"]
     for row in rows:
         ages = f"{_age(row['newest_seconds'])} to {_age(row['oldest_seconds'])} old"
-        print(f"  {row['kind']}: {counted(row['files'], 'file')}, {size_text(row['bytes'])}, {ages}")
+        lines.append(f"  {row['kind']}: {counted(row['files'], 'file')}, {size_text(row['bytes'])}, {ages}")
+    say("\n".join(lines))
 
 
 def clear(as_json: Json = False) -> None:
@@ -76,7 +77,7 @@ def clear(as_json: Json = False) -> None:
     if as_json:
         print_json({"folder": str(folder), "removed": count, "bytes": size})
     else:
-        print(f"{folder}: removed {counted(count, 'file')}, {size_text(size)}")
+        say(f"{folder}: removed {counted(count, 'file')}, {size_text(size)}")
 
 
 def rows_of(files: "Sequence[CachedFile]", now: float) -> List[Dict[str, Any]]:

@@ -11,29 +11,19 @@ import typer
 from echo.cli.arguments import (
     Annotated,
     Dump,
-    FuseWhere,
-    Heavy,
     Json,
-    Keep,
-    MaxOverhead,
-    MaxPlanning,
-    MaxTime,
-    MemoryBudget,
-    NoFuse,
     OldTrace,
-    OptimizerStates,
     PerhapsShapes,
     PolicyName,
-    Recompute,
     Save,
-    bounds_of,
+    check_dump,
     check_folders,
     check_unused,
-    fused,
-    number_of,
+    options_of,
     print_json,
     say,
     shapes_of,
+    takes_options,
 )
 from echo.errors import BudgetError, OptionError, did_you_mean
 from echo.system.terminal import size_text
@@ -66,20 +56,10 @@ Diff = Annotated[
 ]
 
 
+@takes_options("plan", "verify")
 def plan(
     symbol: Symbol = None,
     shapes: PerhapsShapes = None,
-    policy: PolicyName = "search",
-    max_overhead: MaxOverhead = "auto",
-    max_time: MaxTime = "none",
-    heavy: Heavy = "auto",
-    memory_budget: MemoryBudget = None,
-    max_planning: MaxPlanning = "10",
-    optimizer_states: OptimizerStates = 0,
-    keep: Keep = None,
-    recompute: Recompute = None,
-    no_fuse: NoFuse = False,
-    fuse: FuseWhere = None,
     save: Save = None,
     dump: Dump = None,
     trace: OldTrace = None,
@@ -88,6 +68,7 @@ def plan(
     load: Load = None,
     diff: Diff = None,
     as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Plan a saved symbol, and explain the plan.
 
@@ -99,12 +80,9 @@ def plan(
       mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --save plan.json --why stage1_relu
       mxecho plan --load plan.json --diff other.json
     """
-    bounds = bounds_of(max_overhead, max_time, memory_budget, max_planning)
-    options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused(fuse, no_fuse),
-               "optimizer_states": optimizer_states, "heavy": heavy, **bounds}  # fmt: skip
-    files = {"save": save, "dump": dump, "netron": netron}
+    options, files = options_of(flags), {"save": save, "dump": dump, "netron": netron}
     other = _other(diff, why)
-    found = _saved(load, symbol, {**options, **files}) if load else _made(symbol, shapes, why or (), options, **files)
+    found = _saved(load, symbol, {**flags, **files}) if load else _made(symbol, shapes, why or (), options, **files)
     _print(found, [found.why(name) for name in why or ()], other, as_json)
 
 
@@ -127,6 +105,7 @@ def _made(
     from echo.passes.pass_manager import dumping
 
     check_folders(save, netron)
+    check_dump(dump)
     symbol = load_symbol(Path(path))
     _check_names(symbol, why)
     with dumping(dump or ""):
@@ -135,15 +114,13 @@ def _made(
     return found
 
 
-def _saved(file: str, symbol: Optional[str], options: Dict[str, Any]) -> "Plan":
+def _saved(file: str, symbol: Optional[str], flags: Dict[str, Any]) -> "Plan":
     """Returns a saved plan; raises `OptionError` for words and options that are for a symbol."""
     from echo.plans.plan import Plan
 
     if symbol is not None:
         raise OptionError(f"--load: expected no symbol next to a saved plan, got {symbol!r}")
-    check_unused(
-        options, {"save": None, "dump": None, "netron": None}, "is for a symbol, not for a saved plan (--load)"
-    )
+    check_unused(flags, "is for a symbol, not for a saved plan (--load)")
     return Plan.load(file)
 
 
@@ -164,7 +141,9 @@ def _check_names(symbol: Any, names: Sequence[str]) -> None:
     for name in names:
         origin = name.partition("_echo")[0]  # nodes that echo makes begin with the name of a node that they replace
         if not {name, origin, name.rpartition(":")[0]} & set(nodes):
-            raise OptionError(f"--why {name}: the symbol has no node of this name{did_you_mean(name, nodes, '; ')}")
+            raise OptionError(
+                f"--why {name or repr(name)}: the symbol has no node of this name{did_you_mean(name, nodes, '; ')}"
+            )
 
 
 def _print(found: "Plan", answers: Sequence[Any], other: "Optional[Plan]", as_json: bool) -> None:
@@ -211,7 +190,7 @@ def schedule(
         str,
         typer.Option(metavar="VALUE", help='Bytes, "5GB", or a part of the memory without recomputation: "50%", 0.5.'),
     ],
-    policy: PolicyName = "search",
+    policy: PolicyName = None,
     as_json: Json = False,
 ) -> None:
     """Schedule a training graph of any framework.
@@ -226,7 +205,9 @@ def schedule(
     from echo.policies import policy_of
     from echo.policies.data_graph import load_dag
 
-    chosen, loaded = policy_of(policy), load_dag(Path(graph))
+    _bytes_of(budget, 1)  # refuses it before the graph is read
+    chosen = policy_of(options_of({"policy": policy}).get("policy", "search"))
+    loaded = load_dag(Path(graph))
     limit = _bytes_of(budget, loaded.training.planned_bytes)
     solved = _within(chosen, loaded, limit)
     if as_json:
@@ -239,9 +220,8 @@ def _bytes_of(budget: str, without: int) -> int:
     """The budget in bytes, where ``without`` are those of the graph without recomputation."""
     from echo.plans.options import budget_bytes
 
-    amount = number_of("--memory-budget", budget)
     try:
-        return budget_bytes("none" if amount is None else amount, without)
+        return budget_bytes(budget, without)
     except OptionError:
         raise OptionError(
             f"--budget: expected whole bytes, a size such as 5GB, or a fraction such as 0.5 or 50%, got {budget!r}"

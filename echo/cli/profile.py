@@ -9,21 +9,15 @@ from echo.cli.arguments import (
     Annotated,
     Budgets,
     Json,
-    MaxOverhead,
-    MaxPlanning,
-    MaxTime,
-    MemoryBudget,
-    NoFuse,
-    OptimizerStates,
     PerhapsShapes,
-    PolicyName,
     Save,
-    bounds_of,
     check_folders,
     check_unused,
+    options_of,
     print_json,
     say,
     shapes_of,
+    takes_options,
 )
 from echo.errors import GraphError, OptionError
 from echo.system.terminal import megabytes, text_of
@@ -32,8 +26,7 @@ if TYPE_CHECKING:
     from echo.report.profile import Profile
 
 _NAMES = {"stock": "stock MXNet", "mirror": "MXNet's mirroring", "echo": "echo"}  # of the graphs of a profile
-# what a profile has on top of a plan, which means nothing for a saved profile
-_PROFILING = {"compare": ("echo",), "run": False, "budgets": 0}
+_BOUNDS = ("memory_budget", "max_overhead", "max_time")  # which a frontier does not take
 
 SymbolOrProfile = Annotated[
     str, typer.Argument(metavar="SYMBOL", help="A symbol saved by MXNet; or, without shapes, a saved profile.")
@@ -68,19 +61,13 @@ TorchSnapshot = Annotated[
 Title = Annotated[str, typer.Option(metavar="TEXT", help="The model's name, for pages and pictures.")]
 
 
+@takes_options("plan", "verify")
 def profile(
     symbol: SymbolOrProfile,
     shapes: PerhapsShapes = None,
     compare: Compare = False,
     frontier: Frontier = False,
     diff: Diff = None,
-    policy: PolicyName = "search",
-    max_overhead: MaxOverhead = "auto",
-    max_time: MaxTime = "none",
-    memory_budget: MemoryBudget = None,
-    max_planning: MaxPlanning = "10",
-    optimizer_states: OptimizerStates = 0,
-    no_fuse: NoFuse = False,
     run: Run = False,
     budgets: Budgets = 0,
     by: By = None,
@@ -92,6 +79,7 @@ def profile(
     torch_snapshot: TorchSnapshot = None,
     title: Title = "",
     as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Show where the memory of a training step goes.
 
@@ -102,18 +90,17 @@ def profile(
       mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --compare
       mxecho profile before.json --diff after.json
     """
-    options = {**bounds_of(max_overhead, max_time, memory_budget, max_planning), "policy": policy,
-               "optimizer_states": optimizer_states, "fuse": not no_fuse, "run": run, "budgets": budgets,
-               "compare": ("mirror", "echo") if compare else ("echo",)}  # fmt: skip
+    options_of(flags)  # refuses what makes no sense
+    flags.update(run=run, budgets=budgets, compare=compare)
     files = {"save": save, "html": html, "picture": picture, "segment": segment, "trace": trace,
              "torch_snapshot": torch_snapshot}  # fmt: skip
-    _profiled(symbol, shapes or [], options, files, title, by, frontier, diff, as_json)
+    _profiled(symbol, shapes or [], flags, files, title, by, frontier, diff, as_json)
 
 
 def _profiled(
     symbol: str,
     shapes: List[str],
-    options: Dict[str, Any],
+    flags: Dict[str, Any],
     files: Mapping[str, Optional[str]],
     title: str,
     by: Optional[str],
@@ -122,16 +109,16 @@ def _profiled(
     as_json: bool,
 ) -> None:
     """Profiles a symbol or loads a profile, writes the files, and prints what is asked for."""
-    compare = "mirror" in options["compare"]
+    compare = flags["compare"]
     if compare + frontier + (diff is not None) > 1:
         raise OptionError("expected one of --compare, --frontier and --diff, got several")
     _check_files(files)
     if frontier:
-        check_unused({"by": by, **files}, dict.fromkeys(["by", *files]), "means nothing for --frontier")
-        _print_frontier(symbol, shapes, options, as_json)
+        check_unused({"by": by, **files}, "means nothing for --frontier")
+        _print_frontier(symbol, shapes, flags, as_json)
         return
     layer = _layer(by)
-    profiled = _profile(symbol, shapes, options) if shapes else _saved_profile(symbol, options)
+    profiled = _profile(symbol, shapes, flags) if shapes else _saved_profile(symbol, flags)
     _write(profiled, files, title or (Path(symbol).stem if shapes else ""), layer)  # a saved profile has no name
     _show(profiled, layer, compare, diff, as_json)
 
@@ -152,23 +139,32 @@ def _layer(by: Optional[str]) -> Any:
     return layer_by(by) if by else layer_of
 
 
-def _profile(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Profile":
+def _profile(symbol: str, shapes: List[str], flags: Dict[str, Any]) -> "Profile":
     import echo
     from echo.frontend.symbols import load_symbol
 
-    loaded = load_symbol(Path(symbol))
+    loaded, run, budgets = load_symbol(Path(symbol)), flags.pop("run"), flags.pop("budgets")
+    compare = ("mirror", "echo") if flags.pop("compare") else ("echo",)
+    options = {**options_of(flags), "run": run, "budgets": budgets, "compare": compare}
     return echo.profile(loaded, **options, shapes=shapes_of(loaded, shapes))
 
 
-def _saved_profile(path: str, options: Dict[str, Any]) -> "Profile":
+def _saved_profile(path: str, flags: Dict[str, Any]) -> "Profile":
     """A profile from a file; raises `OptionError` for options that plan, which would change nothing."""
+    from echo.frontend.symbols import load_symbol
     from echo.report.profile import Profile
 
-    check_unused(options, _PROFILING, "is for a symbol: expected shapes of its inputs, as data=128,50")
+    check_unused(flags, "is for a symbol: expected shapes of its inputs, as data=128,50")
     try:
         return Profile.load(path)
-    except GraphError as error:
-        raise GraphError(f"{error}; to profile a symbol, add shapes of its inputs, as data=128,50") from error
+    except GraphError:
+        try:
+            load_symbol(Path(path))
+        except GraphError:
+            pass
+        else:
+            raise OptionError(f"{path} is a symbol: expected shapes of its inputs, as data=128,50") from None
+        raise
 
 
 def _write(profiled: "Profile", files: Mapping[str, Optional[str]], title: str, layer: Any) -> None:
@@ -210,18 +206,17 @@ def _print(value: Callable[[], Any], text: Callable[[], object], as_json: bool) 
         say(text())
 
 
-def _print_frontier(symbol: str, shapes: Sequence[str], options: Dict[str, Any], as_json: bool) -> None:
+def _print_frontier(symbol: str, shapes: Sequence[str], flags: Dict[str, Any], as_json: bool) -> None:
     """Plans for several memory budgets; raises `OptionError` for options that a frontier does not take."""
     import echo
     from echo.frontend.symbols import load_symbol
 
     if not shapes:
         raise OptionError("--frontier is for a symbol: expected shapes of its inputs, as data=128,50")
-    taken = {name: options[name] for name in ("policy", "fuse", "max_planning")}
-    others = {name: value for name, value in options.items() if name not in (*taken, "budgets")}
-    check_unused(others, _PROFILING, "means nothing for --frontier, which plans for budgets of its own")
+    budgets, others = flags.pop("budgets"), {name: flags.pop(name) for name in (*_BOUNDS, "run", "compare")}
+    check_unused(others, "means nothing for --frontier, which plans for budgets of its own")
     loaded = load_symbol(Path(symbol))
-    found = echo.frontier(loaded, budgets=options["budgets"] or 10, **taken, shapes=shapes_of(loaded, shapes))
+    found = echo.frontier(loaded, budgets=budgets or 10, **options_of(flags), shapes=shapes_of(loaded, shapes))
     _print(found.to_json, lambda: found, as_json)
 
 

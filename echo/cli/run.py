@@ -14,49 +14,27 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 import typer
 
 from echo.cli.arguments import (
+    FLAGS_WITH_VALUES,
     Annotated,
     Dump,
-    FuseWhere,
     Json,
-    Keep,
-    NoFuse,
     OldTrace,
-    Recompute,
     WithUsage,
+    check_dump,
     check_folders,
-    fused,
+    flag_of,
+    given,
     print_json,
+    takes_options,
 )
 from echo.errors import EchoError, OptionError
 from echo.system.terminal import MB, text_of
 
-_WITH_VALUES = ("--policy", "--max-overhead", "--max-time", "--heavy", "--memory-budget", "--optimizer-states",
-                "--keep", "--recompute", "--fuse", "--max-planning", "--dump", "--trace", "--plan")  # fmt: skip
+_WITH_VALUES = (*FLAGS_WITH_VALUES, "--dump", "--trace")
 
 Program = Annotated[
     Optional[List[str]], typer.Argument(metavar="PROGRAM", help="SCRIPT or -m MODULE, and its own arguments.")
 ]
-Policy = Annotated[Optional[str], typer.Option(metavar="NAME", help="search (default), echo, ...; as ECHO_POLICY.")]
-Overhead = Annotated[
-    Optional[str], typer.Option(metavar="VALUE", help="Fraction of the step, or none; as ECHO_MAX_OVERHEAD.")
-]
-Time = Annotated[
-    Optional[str], typer.Option(metavar="VALUE", help="Multiple of the original step, as 1.0; as ECHO_MAX_TIME.")
-]
-WhenHeavy = Annotated[Optional[str], typer.Option(metavar="WHEN", help="auto (default) or never; as ECHO_HEAVY.")]
-Budget = Annotated[
-    Optional[str], typer.Option(metavar="VALUE", help='Bytes, "6GB", "50%" or 0.5; as ECHO_MEMORY_BUDGET.')
-]
-States = Annotated[
-    Optional[str], typer.Option(metavar="N", help="Copies of the weights, as for plan; as ECHO_OPTIMIZER_STATES.")
-]
-Seconds = Annotated[
-    Optional[str], typer.Option(metavar="SECONDS", help="Limit for planning one graph, or none; as ECHO_MAX_PLANNING.")
-]
-Plans = Annotated[
-    Optional[str], typer.Option(metavar="VALUE", help="A plan saved before, or several with : between; as ECHO_PLAN.")
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Raise where echo would warn; as ECHO_STRICT.")]
 
 
 class BeforeAProgram(WithUsage):
@@ -70,11 +48,11 @@ class BeforeAProgram(WithUsage):
         return ["[OPTIONS]", "{SCRIPT | -m MODULE}", "[ARGUMENT]..."]
 
 
-def _with_dump(folder: Optional[str]) -> Optional[str]:
-    """Returns ``ECHO_DEBUG`` with a folder for the results of stages; None without one."""
+def _with_dump(folder: str) -> str:
+    """Returns ``ECHO_DEBUG`` with a folder for the results of stages."""
     from echo.plans.variables import escaped
 
-    return ",".join(filter(None, [os.environ.get("ECHO_DEBUG"), f"dump={escaped(folder)}"])) if folder else None
+    return ",".join(filter(None, [os.environ.get("ECHO_DEBUG"), f"dump={escaped(folder)}"]))
 
 
 def split(argv: List[str]) -> "tuple[List[str], List[str]]":
@@ -91,38 +69,28 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
     def command(
         ctx: typer.Context,
         program: Program = None,
-        policy: Policy = None,
-        max_overhead: Overhead = None,
-        max_time: Time = None,
-        heavy: WhenHeavy = None,
-        memory_budget: Budget = None,
-        optimizer_states: States = None,
-        keep: Keep = None,
-        recompute: Recompute = None,
-        no_fuse: NoFuse = False,
-        fuse: FuseWhere = None,
-        max_planning: Seconds = None,
         dump: Dump = None,
         trace: OldTrace = None,
-        plan: Plans = None,
-        strict: Strict = False,
+        **flags: Any,
     ) -> None:
-        fused(fuse, no_fuse)  # refuses both
-        kernels = "0" if no_fuse else fuse.value if fuse else ""
-        values = {
-            "ECHO_POLICY": policy, "ECHO_MAX_OVERHEAD": max_overhead, "ECHO_MAX_TIME": max_time, "ECHO_HEAVY": heavy,
-            "ECHO_MEMORY_BUDGET": memory_budget,
-            "ECHO_OPTIMIZER_STATES": optimizer_states, "ECHO_KEEP": ",".join(keep or ()),
-            "ECHO_RECOMPUTE": ",".join(recompute or ()), "ECHO_FUSE": kernels,
-            "ECHO_MAX_PLANNING": max_planning, "ECHO_DEBUG": _with_dump(dump), "ECHO_PLAN": plan,
-            "ECHO_STRICT": "1" * strict,
-        }  # fmt: skip
-        given = {variable: value for variable, value in values.items() if value}
+        from echo.plans.variables import VARIABLE_OF
+
+        check_dump(dump)
+        values = {name: _as_variable(value) for name, value in given(flags).items()}
+        if values.pop("no_fuse", None):
+            values["fuse"] = "0"
+        variables = {**more, **{VARIABLE_OF[name]: text for name, text in values.items()}}
+        if dump:
+            variables["ECHO_DEBUG"] = _with_dump(dump)
         # later: the command line must not catch the program's own exceptions
-        ctx.obj.append(lambda: with_variables(name, program or [], {**more, **given}))
+        ctx.obj.append(lambda: with_variables(name, program or [], variables))
 
     command.__name__, command.__doc__ = name, text
-    return command
+    return takes_options()(command)
+
+
+def _as_variable(value: Any) -> str:
+    return ",".join(value) if isinstance(value, (list, tuple)) else "1" if value is True else value
 
 
 run = _command(
@@ -175,12 +143,14 @@ def with_variables(command: str, program: List[str], variables: "dict[str, str]"
     """Runs a program with echo on and these ``ECHO_*`` variables; the exit status, as `echo.cli.program.run`."""
     from echo import startup
     from echo.cli import program as programs
-    from echo.plans.variables import options_from
+    from echo.plans.options import renamed
+    from echo.plans.variables import VARIABLE_OF, options_from
 
+    flags = {variable: flag_of(option) for option, variable in VARIABLE_OF.items() if variable in variables}
     try:
         options_from({**os.environ, **variables})
     except OptionError as error:
-        return programs.refuse(str(error), 2, command)
+        return programs.refuse(renamed(str(error), flags), 2, command)
     if not program:
         return programs.run(program, command)
     if command == "verify":

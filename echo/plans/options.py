@@ -23,7 +23,7 @@ POLICY_NAMES = (SEARCH, "echo", "sublinear", "mincut", "ilp", "all", "none")  # 
 _MOST_STATES = 16
 _MOST = sys.float_info.max  # of a number: a larger one of Python's has no float
 _POWERS = ("", "k", "m", "g", "t")
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(%|([kmgt]?)(i?)b?)\s*$", re.IGNORECASE)
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*(%|([kmgt]?)(i?)b?)\s*$", re.IGNORECASE | re.ASCII)
 
 # from an `echo.policies.problem.Problem`, which is above this room, to an `echo.ir.schedule.RecomputeSchedule`
 PolicyFunction = Callable[[Any], Any]
@@ -158,6 +158,12 @@ class Options:
     def asks_for_memory(self) -> bool:
         """Whether less memory is wanted whatever it takes: by a budget, by ``fuse="memory"``, or without a bound."""
         return self.memory_budget is not None or self.fuse == MEMORY or self.overhead_bound is None
+
+
+def renamed(message: str, names: Mapping[str, str]) -> str:
+    """The message of an `OptionError` with the name by which the user knows the option, if ``names`` has one."""
+    option, colon, reason = message.partition(":")
+    return f"{names.get(option, option)}{colon}{reason}"
 
 
 OPTION_NAMES = tuple(item.name for item in fields(Options))

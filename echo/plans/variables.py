@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple
 
 from echo.errors import GraphError, OptionError
-from echo.plans.options import MEMORY, POLICY_NAMES, Options
+from echo.plans.options import AUTO, MEMORY, NEVER_HEAVY, POLICY_NAMES, Options, renamed
 from echo.system.threads import ONCE
 
 if TYPE_CHECKING:
@@ -30,14 +31,29 @@ def options_from(environment: Mapping[str, str]) -> Options:
         value_of(DEBUG_VARIABLE, environment)  # raises if it has a word that echo does not know
     values: dict[str, Any] = {}
     for variable, (option, _, _) in VARIABLES.items():
-        if option and variable in environment:
+        if option and environment.get(variable, "").strip():
             values[option] = value_of(variable, environment)
     try:
         return Options.of(**values)
     except OptionError as error:  # it names the option, and the user knows the variable
-        option, colon, reason = str(error).partition(":")
-        names = {name: variable for variable, (name, _, _) in VARIABLES.items()}
-        raise OptionError(f"{names.get(option, option)}{colon}{reason}") from None
+        raise OptionError(renamed(str(error), VARIABLE_OF)) from None
+
+
+def option_of(option: str, text: str, name: str) -> Any:
+    """The value of an option in a text that the user gave under a name, read as a variable is.
+
+    Raises:
+        OptionError: it has a value that echo does not know; the message has the name.
+    """
+    try:
+        return VARIABLES[VARIABLE_OF[option]][1](text)
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}") from None
+
+
+def names_of_set(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that are set, by their options."""
+    return {option: variable for option, variable in VARIABLE_OF.items() if environment.get(variable, "").strip()}
 
 
 def value_of(variable: str, environment: Mapping[str, str]) -> Any:
@@ -80,7 +96,8 @@ def alike_variable(name: str) -> str:
     longer = [variable for variable in VARIABLES if len(part) >= _PART and part in variable]
     if longer:
         return longer[0]
-    return next(iter(difflib.get_close_matches(name, VARIABLES, 1, _ALIKE)), "")
+    parts = {variable[len(_PREFIX) :]: variable for variable in VARIABLES if variable.startswith(_PREFIX)}
+    return next((parts[each] for each in difflib.get_close_matches(name[len(_PREFIX) :], parts, 1, _ALIKE)), "")
 
 
 def is_on(text: str) -> bool:
@@ -123,17 +140,32 @@ def _loaded(text: str) -> tuple[Plan, ...]:
     return tuple(plans)
 
 
-def _number(kind: Callable[[str], float], expected: str, *words: str) -> Callable[[str], float | str | None]:
-    """Returns a function that reads a number of this kind or one of these words, of which "none" is None."""
+def _number(
+    kind: Callable[[str], float], least: float, expected: str, *words: str
+) -> Callable[[str], float | str | None]:
+    """Returns a function that reads a number of this kind from ``least`` on, or a word, of which "none" is None."""
 
     def read(text: str) -> float | str | None:
         word = text.strip().lower()
         if word in words:
             return None if word == "none" else word
         try:
-            return kind(text)
+            number = kind(word)
         except ValueError:
-            raise ValueError(f"expected {expected}, got {text!r}") from None
+            number = math.nan
+        if not least <= number < math.inf:
+            raise ValueError(f"expected {expected}, got {text!r}")
+        return number
+
+    return read
+
+
+def _word(*words: str) -> Callable[[str], str]:
+    """Returns a function that reads one of these words in any case; `Options` refuses others, as they are."""
+
+    def read(text: str) -> str:
+        word = text.strip().lower()
+        return word if word in words else text
 
     return read
 
@@ -187,14 +219,21 @@ def escaped(folder: str) -> str:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
+    patterns = tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
+    if text.strip() and not patterns:
+        raise ValueError(f"expected names or patterns, with commas between, got {text!r}")
+    return patterns
 
 
-def _budget(text: str) -> float | str:
+def _budget(text: str) -> float | str | None:
+    word = text.strip().lower()
+    if word == "none":
+        return None
     try:
-        return float(text)
+        number = float(word)
     except ValueError:
         return text
+    return number if 0 < number < math.inf else text  # `Options` refuses it as the user wrote it
 
 
 DEBUG_VARIABLE = "ECHO_DEBUG"
@@ -203,7 +242,7 @@ _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 _PREFIX = "ECHO_"
 _LEVELS = ("avx512", "avx2", "portable")
 _PART = 5  # characters, with the "_" before, of a part of a variable that is meant
-_ALIKE = 0.75  # of the letters of a variable that is meant
+_ALIKE = 0.7  # of the letters, after the prefix, of a variable that is meant
 # variables of release candidates, and what takes their place
 RENAMED = {
     "ECHO_TRACE": f"{DEBUG_VARIABLE}=dump=FOLDER",
@@ -211,17 +250,18 @@ RENAMED = {
     "ECHO_CUBLAS": f"{DEBUG_VARIABLE}=cublas=0",
     "ECHO_KERNELS_LEVEL": f"{DEBUG_VARIABLE}=level=avx2",
 }
-_fraction = _number(float, "a fraction of the step such as 0.10, auto or none", "none", "auto")
-_multiple = _number(float, "a multiple of the step such as 1.0, or none", "none")
-_seconds = _number(float, "seconds such as 10, or none", "none")
-_count = _number(int, "a number such as 2")
+_ABOVE_0 = 5e-324  # the smallest number of Python's
+_fraction = _number(float, 0, "a fraction of the step such as 0.10, auto or none", "none", "auto")
+_multiple = _number(float, _ABOVE_0, "a multiple of the step above 0 such as 1.0, or none", "none")
+_seconds = _number(float, _ABOVE_0, "seconds above 0 such as 10, or none", "none")
+_count = _number(int, 0, "a number such as 2")
 # variable: (option, how it is read, what it means); all that users may set
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
-    "ECHO_POLICY": ("policy", str, f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),
+    "ECHO_POLICY": ("policy", _word(*POLICY_NAMES), f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),
     "ECHO_MAX_OVERHEAD": ("max_overhead", _fraction, "fraction of the step, or none"),
     "ECHO_MAX_TIME": ("max_time", _multiple, "a planned step as a multiple of the original one, as 1.0, or none"),
-    "ECHO_HEAVY": ("heavy", str, "auto, or never: no compute-heavy operator runs twice"),
+    "ECHO_HEAVY": ("heavy", _word(AUTO, NEVER_HEAVY), "auto, or never: no compute-heavy operator runs twice"),
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "whole bytes, a size such as 6GB, or a fraction as 0.5 or 50%"),
     "ECHO_KEEP": ("keep", _listed, "nodes or operators to stash, names or patterns with commas between"),
     "ECHO_RECOMPUTE": ("recompute", _listed, "nodes or operators to recompute, given the same way"),
@@ -235,7 +275,8 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
     DEBUG_VARIABLE: ("", _debug, "dump=FOLDER, check, level=avx2 or portable, cublas=0, with commas between"),
     RECORD_VARIABLE: ("", str, "a CSV file for rows of time, memory and energy, with ECHO=0 or ECHO=1"),
-    f"{RECORD_VARIABLE}_EVERY": ("", _count, "training steps of a row"),
+    f"{RECORD_VARIABLE}_EVERY": ("", _number(int, 1, "a number of steps from 1 on"), "training steps of a row"),
     f"{RECORD_VARIABLE}_WARMUP": ("", _count, "training steps that are left out of sums"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
 }
+VARIABLE_OF = {option: variable for variable, (option, _, _) in VARIABLES.items() if option}

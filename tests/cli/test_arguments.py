@@ -14,11 +14,11 @@ import mxnet as mx
 import pytest
 
 from echo.cli import main
-from echo.cli.arguments import bounds_of, check_folders, number_of, print_json, say, shape_of, shapes_of
+from echo.cli.arguments import check_dump, check_folders, options_of, print_json, say, shape_of, shapes_of
 from echo.errors import OptionError
 
 
-@pytest.mark.parametrize("text", ["x", "=2", "x=-1,2", "x=1e3", "x=2.5", "x=" + "9" * 5000])
+@pytest.mark.parametrize("text", ["x", "=2", "x=64,,784", "x=-1,2", "x=1e3", "x=2.5", "x=" + "9" * 5000])
 def test_bad_shapes(text: str) -> None:
     with pytest.raises(OptionError, match="expected NAME=SHAPE such as data=128,50"):
         shape_of(text)
@@ -48,14 +48,19 @@ def test_a_symbol_without_arrays_says_so() -> None:
 def test_numbers_and_words() -> None:
     names = ("max_overhead", "max_time", "memory_budget", "max_planning")
     for words, values in {
-        ("auto", "none", None, "10"): ("auto", None, None, 10.0),
+        ("Auto", "none", "None", "10"): ("auto", None, None, 10.0),
         ("none", "1.0", "6GB", "none"): (None, 1.0, "6GB", None),
         ("0.05", "0.8", "0.5", "3"): (0.05, 0.8, 0.5, 3.0),
         ("auto", "none", "50%", "10"): ("auto", None, "50%", 10.0),
     }.items():
-        assert bounds_of(*words) == dict(zip(names, values))
-    with pytest.raises(OptionError, match="--max-overhead: expected a number, auto or none, got 'many'"):
-        number_of("--max-overhead", "many", ["auto"])
+        assert options_of(dict(zip(names, words))) == dict(zip(names, values))
+    assert options_of({"no_fuse": True, "exact": False, "keep": ["a", "b"], "policy": None}) == {
+        "fuse": False,
+        "keep": ["a", "b"],
+    }
+    for text in ("many", "nan"):
+        with pytest.raises(OptionError, match=f"--max-overhead: expected a fraction .*, auto or none, got '{text}'"):
+            options_of({"max_overhead": text})
 
 
 @pytest.mark.parametrize("write", [say, print_json])
@@ -87,6 +92,12 @@ def test_folders_that_cannot_be_written_to_are_named(tmp_path: Path, monkeypatch
         check_folders(str(tmp_path / "none" / "plan.json"))
     with pytest.raises(OptionError, match=f"{tmp_path} cannot be written: it is a folder"):
         check_folders(str(tmp_path))
+    for name in ("", "-"):
+        with pytest.raises(OptionError, match=f"expected the name of a file, got '{name}'"):
+            check_folders(name)
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match=r"--dump: expected a folder to write to, got '.*/file': File exists"):
+        check_dump(str(tmp_path / "file"))
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))  # root may write everywhere
     with pytest.raises(OptionError, match=f"nothing may be written into {tmp_path}"):
         check_folders(str(tmp_path / "plan.json"))

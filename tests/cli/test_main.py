@@ -41,7 +41,8 @@ BAD_FILES: dict[str, str | bytes] = {
 def test_bad_files_are_one_line(tmp_path: Path, command: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
     path, content = tmp_path / "file.json", BAD_FILES[bad]
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    check_line([*command.split(), str(path), *ARGUMENTS[command]], capsys)
+    lacks_shapes = command == "profile " and bad in ("claimed outputs", "marks")  # MXNet loads these symbols
+    check_line([*command.split(), str(path), *ARGUMENTS[command]], capsys, 2 if lacks_shapes else 1)
 
 
 @pytest.mark.parametrize("command", ARGUMENTS)
@@ -103,11 +104,11 @@ def test_a_command_line_that_makes_no_sense(words: list[str], said: str, capsys:
 @pytest.mark.parametrize(
     ("words", "now"),
     [
-        (["show", "plan.json"], "mxecho show: this command is now mxecho plan --load FILE"),
-        (["why", "plan.json", "t", "--json"], "mxecho why: this command is now mxecho plan SYMBOL SHAPES --why NAME"),
-        (["compare", "a.json", "--help"], "mxecho compare: this command is now mxecho profile --compare"),
-        (["diff", "a.json", "b.json"], "mxecho diff: this command is now mxecho profile FILE --diff FILE"),
-        (["frontier"], "mxecho frontier: this command is now mxecho profile --frontier"),
+        (["show", "plan.json"], "show: this command is now mxecho plan --load FILE"),
+        (["why", "plan.json", "t", "--json"], "why: this command is now mxecho plan SYMBOL SHAPES --why NAME"),
+        (["compare", "a.json", "--help"], "compare: this command is now mxecho profile --compare"),
+        (["diff", "a.json", "b.json"], "diff: this command is now mxecho profile FILE --diff FILE"),
+        (["frontier"], "frontier: this command is now mxecho profile --frontier"),
         (["plan", "a.json", "x=1", "--trace", "f"], "--trace: this option is now --dump FOLDER"),
         (["run", "--trace", "f", "a.py"], "--trace: this option is now --dump FOLDER"),
     ],

@@ -25,8 +25,8 @@ def test_budgets_against_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert all(f"{row['total'] / 10**6:,.1f}" in said for row in rows)
     assert all(row["total"] <= row["budget"] for row in rows)
     assert "without echo" in said
-    assert "max_planning" in check_line([*words, "--max-planning", "-1"], capsys, 2)
-    assert "budgets: expected a number from 2 to 100, got 1" in check_line([*words, "--budgets", "1"], capsys, 2)
+    assert "--max-planning: expected seconds above 0" in check_line([*words, "--max-planning", "-1"], capsys, 2)
+    assert "--budgets: expected a number from 2 to 100, got 1" in check_line([*words, "--budgets", "1"], capsys, 2)
     said = check_line([*words, "--memory-budget", "1MB"], capsys, 2)
     assert "--memory-budget means nothing for --frontier, which plans for budgets of its own" in said
     for option in ("--save", "--html", "--picture", "--by"):

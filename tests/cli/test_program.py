@@ -98,11 +98,11 @@ def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
         ((), 2, "expected a script, or -m and a module"),
         (("-m",), 2, "expected a script, or -m and a module"),
         (("--strict",), 2, "expected a script, or -m and a module"),
-        (("--max-overhead", "banana", "x.py"), 2, "ECHO_MAX_OVERHEAD: expected a fraction of the step"),
-        (("--max-time", "banana", "x.py"), 2, "ECHO_MAX_TIME: expected a multiple of the step"),
-        (("--heavy", "often", "x.py"), 2, "ECHO_HEAVY: expected 'auto' or 'never', got 'often'"),
-        (("--memory-budget", "-3", "x.py"), 2, "ECHO_MEMORY_BUDGET: expected whole bytes"),
-        (("--policy", "best", "x.py"), 2, "ECHO_POLICY: expected one of search, echo"),
+        (("--max-overhead", "banana", "x.py"), 2, "--max-overhead: expected a fraction of the step"),
+        (("--max-time", "banana", "x.py"), 2, "--max-time: expected a multiple of the step"),
+        (("--heavy", "often", "x.py"), 2, "--heavy: expected 'auto' or 'never', got 'often'"),
+        (("--memory-budget", "-3", "x.py"), 2, "--memory-budget: expected whole bytes"),
+        (("--policy", "best", "x.py"), 2, "--policy: expected one of search, echo"),
     ],
 )
 def test_program_that_cannot_start_is_one_line(

@@ -9,7 +9,17 @@ import pytest
 
 from echo.errors import OptionError
 from echo.plans.options import Options
-from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, Debug, debug, escaped, misspelt, options_from
+from echo.plans.variables import (
+    DEBUG_VARIABLE,
+    RENAMED,
+    VARIABLE_OF,
+    VARIABLES,
+    Debug,
+    debug,
+    escaped,
+    misspelt,
+    options_from,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,11 +43,42 @@ def test_options_from_the_environment() -> None:
         ("ECHO_PLAN", ":::"),
         ("ECHO_OPTIMIZER_STATES", "99"),
         ("ECHO_DEBUG", "dump=folder,lr=0.1"),
+        ("ECHO_MAX_TIME", "nan"),
+        ("ECHO_MAX_PLANNING", "-1"),
+        ("ECHO_KEEP", ","),
+        ("ECHO_MEMORY_BUDGET", "\N{FULLWIDTH DIGIT SIX}GB"),
     ],
 )
 def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
     with pytest.raises(OptionError, match=f"^{variable}: expected "):
         options_from({variable: text})
+
+
+@pytest.mark.parametrize("variable", sorted(VARIABLE_OF.values()))
+def test_empty_variable_means_the_default(variable: str) -> None:
+    assert options_from({variable: " "}) == Options()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "value"),
+    [
+        ("ECHO_POLICY", "Mincut", "mincut"),
+        ("ECHO_HEAVY", "NEVER", "never"),
+        ("ECHO_MAX_OVERHEAD", "NONE", None),
+        ("ECHO_MEMORY_BUDGET", "None", None),
+        ("ECHO_MEMORY_BUDGET", "1e99", 1e99),
+    ],
+)
+def test_words_are_read_in_any_case(variable: str, text: str, value: object) -> None:
+    options = options_from({variable: text})
+    assert getattr(options, VARIABLES[variable][0]) == value
+
+
+@pytest.mark.parametrize(("variable", "text"), [("ECHO_MEMORY_BUDGET", "0"), ("ECHO_MAX_TIME", "nan")])
+def test_wrong_number_is_told_as_it_was_written(variable: str, text: str) -> None:
+    with pytest.raises(OptionError, match=f"got '{text}'$") as raised:
+        options_from({variable: text})
+    assert "None" not in str(raised.value)
 
 
 def test_the_reference_has_a_row_for_every_variable() -> None:
@@ -52,7 +93,7 @@ def test_the_reference_has_a_row_for_every_variable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1", True), ("off", False), ("", False), ("memory", "memory"), (" Memory ", "memory")]
+    ("text", "value"), [("1", True), ("off", False), ("", True), ("memory", "memory"), (" Memory ", "memory")]
 )
 def test_fuse_by_variable(text: str, value: bool | str) -> None:
     assert options_from({"ECHO_FUSE": text}).fuse == value
@@ -105,6 +146,10 @@ def test_old_variable_raises_error_that_names_the_new_one(name: str) -> None:
 )
 def test_variable_with_a_word_left_out_is_told_the_one_that_has_it(name: str, meant: str) -> None:
     assert misspelt({name: "1"}) == [f"{name} is no variable of echo's and changes nothing: did you mean {meant}?"]
+
+
+def test_variable_unlike_all_of_echos_is_another_programs() -> None:
+    assert misspelt({"ECHO_FOO": "1"}) == []
 
 
 def test_plan_of_another_version_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
