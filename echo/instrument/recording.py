@@ -362,7 +362,7 @@ class _Recording:
         numbers = {
             name: value_of(variable, self._environment)
             for name, variable in (("every", _EVERY), ("warmup", _WARMUP))
-            if variable in self._environment
+            if self._environment.get(variable)
         }
         return Recorder(RowFile(self._environment[RECORD_VARIABLE]), storage=self._storage, **numbers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import statistics
 import time
@@ -75,6 +76,8 @@ class RowFile:
         try:
             self._file: IO[str] = open(self.path, "w" if replace else "x", newline="", encoding="utf-8")  # noqa: SIM115
         except FileExistsError:
+            if self.path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "expected a file, got a folder", str(path)) from None
             self.path = self.path.with_name(f"{self.path.stem}-{os.getpid()}{self.path.suffix}")
             self._file = open(self.path, "w", newline="", encoding="utf-8")  # noqa: SIM115
         self._writer = csv.writer(self._file, lineterminator="\n")

@@ -76,7 +76,9 @@ def test_a_program_that_takes_no_step_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("variable", "value", "said"), [
     ("ECHO_RECORD", "nowhere/run.csv", "No such file or directory: 'nowhere/run.csv'"),
     ("ECHO_RECORD_EVERY", "many", "ECHO_RECORD_EVERY: "),
-    ("ECHO_RECORD_EVERY", "0", "every: expected a number of steps"),
+    ("ECHO_RECORD_EVERY", "0", "ECHO_RECORD_EVERY: expected a number of steps from 1 on, got '0'"),
+    ("ECHO_RECORD_WARMUP", "-1", "ECHO_RECORD_WARMUP: expected a number"),
+    ("ECHO_RECORD", ".", "expected a file, got a folder: '.'"),
 ])  # fmt: skip
 def test_failed_recording_is_one_line_and_training_goes_on(
     variable: str, value: str, said: str, tmp_path: Path
@@ -86,6 +88,7 @@ def test_failed_recording_is_one_line_and_training_goes_on(
     lines = [line for line in done.stderr.splitlines() if line.startswith("echo: nothing more is recorded: ")]
     assert len(lines) == 1
     assert said in lines[0]
+    assert list(tmp_path.iterdir()) == []
 
 
 OWN_TRAINER = """
