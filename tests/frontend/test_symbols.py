@@ -177,7 +177,9 @@ def test_gradient_requests(given: Any, expected: tuple[str, ...]) -> None:
     assert grad_reqs(["a", "b"], given) == expected
 
 
-@pytest.mark.parametrize(("given", "got"), [("wrong", "'wrong'"), (["write"], "1 for 2 arguments"), ({"a": "wrote"}, "'wrote'")])
+@pytest.mark.parametrize(
+    ("given", "got"), [("wrong", "'wrong'"), (["write"], "1 for 2 arguments"), ({"a": "wrote"}, "'wrote'")]
+)
 def test_gradient_requests_that_are_none(given: Any, got: str) -> None:
     with pytest.raises(OptionError, match=f"for each argument, got {got}"):
         grad_reqs(["a", "b"], given)

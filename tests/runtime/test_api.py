@@ -193,6 +193,6 @@ def test_profile_with_a_bad_argument_names_it(given: dict[str, Any], message: st
 
 
 @pytest.mark.parametrize(("value", "got"), [(None, "None"), ("model.json", "str"), (mx.nd.zeros((2,)), ".*NDArray")])
-def test_what_is_no_model_is_named_by_its_type(value: Any, got: str) -> None:
+def test_value_that_is_no_model_is_named_by_its_type(value: Any, got: str) -> None:
     with pytest.raises(OptionError, match=f"expected a Symbol or a gluon Block of mxnet, got {got}$"):
         echo.optimize(value)
