@@ -183,7 +183,7 @@ class Request:
         original, bounds = self.original_seconds(costs), []
         if options.overhead_bound is not None:  # of recomputation, and of the step with it
             longest = (1 + options.overhead_bound) * original
-            if costs.is_timed:
+            if costs.is_timed and options.max_overhead == "auto":
                 longest -= RULES.unsure * options.overhead_bound * original + RULES.host
             bounds = [options.overhead_bound * original, max(0.0, longest - costs.step_seconds)]
         # of further shapes of a model hardly anything is measured: there, as for the overhead, estimates have to do

@@ -31,11 +31,13 @@ class Rules:
     ``heavy``: copies of compute-heavy operators have to save this part of the bytes for each part of a step of the
     original graph that they take: 10 % of the step at least 5 % of the bytes, as ``gain``.
 
-    ``host``: seconds by which recomputation makes a step longer whatever runs again: the arrays that it reads are noted
-    in forward and looked at in backward. A step of 2.05 ms in which 0.02 were computed again took 2.23.
+    ``host``: seconds, within the default bound, by which recomputation makes a step longer whatever runs again: the
+    arrays that it reads are noted in forward and looked at in backward. A step of 2.05 ms in which 0.02 were computed
+    again took 2.23.
 
-    ``unsure``: the part of the bound on a step that is left free where the seconds are measured. Of steps predicted at
-    1.10, those of ResNet-50, DenseNet-121 and Inception took 1.10 to 1.13.
+    ``unsure``: the part of the default bound on a step that is left free where the seconds are measured. Of steps
+    predicted at 1.10, those of ResNet-50, DenseNet-121 and Inception took 1.10 to 1.13. A bound of the user's own is
+    one on the prediction.
 
     ``late_gain``: where MXNet's threads free arrays late (`echo.ir.training_graph.MemoryPool`), the part of the bytes
     that a plan has to save. Below 0.09 the fake device saw up to 0.04 more than stock, of 16 blocks; above, less in

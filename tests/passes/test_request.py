@@ -63,13 +63,14 @@ def test_bound_on_a_step_holds_by_estimates_for_further_shapes() -> None:
     assert further.most_recomputation(costs) == pytest.approx(0.5 * costs.step_seconds)
 
 
-def test_bound_leaves_room_for_the_host_and_for_errors_of_the_prediction() -> None:
+def test_default_bound_leaves_room_for_the_host_and_for_errors_of_the_prediction() -> None:
     """What the host does in each step is some per cent of steps of milliseconds, whatever runs again."""
     costs = replace(costs_of(CASE.training), measured=1, step_seconds=2e-3)
-    made = request(max_overhead=0.1)
+    made = request()
     assert made.most_recomputation(costs) == pytest.approx((1 - RULES.unsure) * 0.1 * 2e-3 - RULES.host)
     assert made.most_recomputation(replace(costs, step_seconds=1e-3)) == 0.0
     assert made.most_recomputation(replace(costs, measured=0)) == pytest.approx(0.1 * 2e-3), "a rough estimate anyhow"
+    assert request(max_overhead=0.1).most_recomputation(costs) == pytest.approx(0.1 * 2e-3), "an own bound is obeyed"
 
 
 def test_late_is_late_whoever_notices() -> None:
