@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Seque
 from echo.errors import GraphError
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientReads, GradientRule, own_inputs
 from echo.ir.ops import ops_with, spec
+from echo.system.files import shortened
 from echo.system.process import SLOTS
 
 # The setting of a bind that patterns of fused operators read alongside the graph.
@@ -194,6 +195,10 @@ class Graph:
         Raises:
             GraphError: a field is missing or has another type, or the graph breaks a rule of `check`.
         """
+        if not isinstance(value, dict):
+            raise GraphError(f"not an NNVM graph: expected a JSON object, got {shortened(repr(value))}")
+        if missing := [name for name in ("nodes", "heads", "arg_nodes") if name not in value]:
+            raise GraphError(f"not an NNVM graph: it lacks {', '.join(missing)}")
         try:
             nodes = tuple(_node_from_json(number, node) for number, node in enumerate(value["nodes"]))
             return Graph(

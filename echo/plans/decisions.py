@@ -164,8 +164,14 @@ def read_decision(value: Mapping[str, Any]) -> Decision:
 _TEXTS = frozenset((str,))
 
 
+def _items(name: str, value: Any, count: int) -> Sequence[Any]:
+    if not isinstance(value, (list, tuple)) or len(value) != count:
+        raise GraphError(f"{name}: expected lists of {count} values, got {_short(value)}")
+    return value
+
+
 def read_mark(value: Any) -> Mark:
-    node, op, attrs = value
+    node, op, attrs = _items("marks", value, 3)
     if type(node) is not int or not isinstance(op, str):
         raise GraphError(f"marks: expected the number and the operator of a node, got {node!r} and {op!r}")
     if not isinstance(attrs, dict) or not _TEXTS.issuperset(map(type, (*attrs, *attrs.values()))):
@@ -174,7 +180,7 @@ def read_mark(value: Any) -> Mark:
 
 
 def read_match_site(value: Any) -> tuple[str, int]:
-    pattern, node = value
+    pattern, node = _items("fused", value, 2)
     if not isinstance(pattern, str) or type(node) is not int:
         raise GraphError(f"fused: expected the name of a pattern and the number of a node, got {value!r}")
     return pattern, node
@@ -189,7 +195,7 @@ def read_missed(value: Mapping[str, Any]) -> MissedFusion:
 
 
 def read_note(value: Any) -> Note:
-    kind, text = value
+    kind, text = _items("notes", value, 2)
     if not isinstance(text, str):
         raise GraphError(f"notes: expected a text, got {_short(text)}")
     kinds = {known.value: known for known in NoteKind}

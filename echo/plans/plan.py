@@ -6,10 +6,10 @@ import atexit
 import json
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Mapping, NamedTuple
 
-from echo.errors import GraphError
+from echo.errors import GraphError, OptionError
 from echo.ir.training_graph import StorageStrategy
 from echo.plans import decisions
 from echo.plans.decisions import (
@@ -28,7 +28,7 @@ from echo.plans.decisions import (
 )
 from echo.plans.key import PlanKey
 from echo.plans.text import Alternatives, Cost, NotFused, Why, render, why
-from echo.system.files import digest_of, read_json, write_in_one_step
+from echo.system.files import digest_of, read_json, shortened, write_in_one_step
 from echo.system.terminal import counted, preformatted, preserve_python_rng, size_text
 from echo.system.threads import Lock
 
@@ -278,8 +278,11 @@ class Plan:
 
         Raises:
             GraphError: the file is not one, or was edited or damaged.
+            OptionError: the path is of another type.
             OSError: it cannot be read, or is no regular file.
         """
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            raise OptionError(f"expected the name of a file, got {shortened(repr(path))}")
         try:
             value = read_json(path)
             digest = value.pop("digest", None) if isinstance(value, dict) else None
@@ -296,11 +299,16 @@ _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 def _read(value: Any) -> Plan:
     """The plan in a JSON value; one of `_UNREADABLE`, or a GraphError, where there is none."""
+    if not isinstance(value, dict):
+        raise GraphError(f"expected a JSON object, got {shortened(repr(value))}")
     if value["format"] != FORMAT:
         is_other = str(value["format"]).startswith(FORMAT.rstrip("0123456789"))
         which = " of another version of echo" if is_other else ""
         raise GraphError(f"expected format {FORMAT}, got {value['format']!r}{which}")
     values = {key: item for key, item in value.items() if key != "format"}
+    unknown = sorted(values.keys() - {each.name for each in fields(Plan)})
+    if unknown:
+        raise GraphError(f"expected no other fields than those of a plan, got {shortened(', '.join(unknown))}")
     values["decisions"] = tuple(map(decisions.read_decision, values["decisions"]))
     values.update({name: decisions.read_memory(name, values[name]) for name in ("before", "after")})
     values["notes"] = tuple(map(decisions.read_note, values["notes"]))

@@ -11,7 +11,7 @@ from echo.errors import GraphError
 from echo.plans.plan import Plan
 from echo.report.segment import Segment
 from echo.report.usage import STOCK, Usage, from_columns, to_columns
-from echo.system.files import read_json, write_in_one_step
+from echo.system.files import read_json, shortened, write_in_one_step
 from echo.system.terminal import preserve_python_rng
 
 FORMAT = "echo-profile-1"
@@ -79,6 +79,8 @@ class Profile:
         Raises:
             GraphError: not a profile, or one of another format.
         """
+        if not isinstance(value, dict):
+            raise GraphError(f"expected a JSON object, got {shortened(repr(value))}")
         try:
             if value["format"] != FORMAT:
                 raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")

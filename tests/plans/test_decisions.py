@@ -111,7 +111,7 @@ def test_field_of_another_kind_raises_graph_error(kind: Any, good: Any, bad: Any
         (lambda: read_missed({**asdict(MISSED), "quiet": 1}), "missed: quiet must be true or false, got 1"),
         (lambda: read_note(["remark", 3]), "notes: expected a text, got 3"),
         (lambda: read_note(["shout", "a text"]), "notes: expected one of remark, failed, late, got 'shout'"),
-        (lambda: read_note("ab"), "notes: expected one of remark, failed, late, got 'a'"),
+        (lambda: read_note("ab"), "notes: expected lists of 2 values, got 'ab'"),
         (lambda: read_memory("after", {**asdict(MEMORY), "planned": None}), "after: planned must be a number"),
         (lambda: read_memory("after", {**asdict(MEMORY), "layers": {"a": 0.5}}), "after: layers must map names"),
         (lambda: read_memory("after", {**asdict(MEMORY), "static": [1]}), "after: static must map names to bytes"),

@@ -246,12 +246,12 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
     [
         ({"format": "echo-plan-2"}, "expected format echo-plan-8, got 'echo-plan-2' of another version of echo"),
         ({"format": "echo-profile-1"}, "expected format echo-plan-8, got 'echo-profile-1'$"),
-        ({"colour": "red"}, "colour"),
+        ({"colour": "red"}, "expected no other fields than those of a plan, got colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),
         ({"decisions": 5}, "not a plan"),
         ({"notes": None}, "not a plan"),
-        ({"notes": ["a note"]}, "not a plan"),
+        ({"notes": ["a note"]}, "notes: expected lists of 2 values, got 'a note'"),
         ({"notes": [["remark", 5]]}, "notes: expected a text, got 5"),
         ({"match_range": "two"}, "match_range"),
         ({"step_seconds": "long"}, "step_seconds"),
@@ -259,7 +259,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
         ({"step_seconds": float("inf")}, "step_seconds must be a number, got inf"),
         ({"applied": "magic"}, "applied"),
         ({"marks": 5}, "not a plan"),
-        ({"marks": [[4, "tanh"]]}, "not a plan"),
+        ({"marks": [[4, "tanh"]]}, r"marks: expected lists of 3 values, got \[4, 'tanh'\]"),
         ({"marks": [["4", "tanh", {}]]}, "marks: expected the number and the operator of a node, got '4'"),
         ({"marks": [[4, "tanh", {"a": 1}]]}, "marks: expected attributes of node 4"),
         ({"key": None}, "key"),
@@ -278,6 +278,15 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
 def test_damaged_value_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         Plan.from_json({**plan().to_json(), **change})
+
+
+@pytest.mark.parametrize("value", [[1], None, "plan"])
+def test_value_of_another_type_is_no_plan(value: Any) -> None:
+    with pytest.raises(GraphError, match="expected a JSON object, got "):
+        Plan.from_json(value)
+    if value != "plan":
+        with pytest.raises(OptionError, match="expected the name of a file, got "):
+            Plan.load(value)
 
 
 @pytest.mark.parametrize("key", sorted(plan().to_json()))
