@@ -375,8 +375,10 @@ def _unknown_sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _missing_shapes(symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, ...]]) -> str:
     partial, _, _ = infer_shapes(symbol, shapes, partial=True)
     missing = [name for name, shape in zip(symbol.list_arguments(), partial) if not shape or 0 in shape]
-    given = f"them next to {sorted(shapes)}" if shapes else f"those of the inputs, as {missing[0]}=(128, 50)"
-    return f"the shapes of {missing} are unknown, expected {given}"
+    inputs = [name for name in missing if not name.endswith(("_weight", "_bias", "_gamma", "_beta"))] or missing
+    known = sorted(set(shapes) - set(missing))
+    given = f"them next to {known}" if known else f"those of the inputs, as {inputs[0]}=(128, 50)"
+    return f"the shapes of {inputs} are unknown, expected {given}"
 
 
 def grad_reqs(names: list[str], grad_req: Any) -> tuple[str, ...]:
