@@ -239,7 +239,7 @@ def say_not_kept(error: OSError) -> None:
     folder = cache_folder()
     if ONCE.first(f"{folder} not kept"):
         level = logging.WARNING if os.environ.get("ECHO_CACHE_DIR") else logging.INFO
-        reason = error.strerror or error
+        reason = "expected a folder, got a file" if os.path.isfile(folder) else error.strerror or error
         logger.log(level, "echo: nothing is kept in %s (%s): each process measures and plans again", folder, reason)
 
 
@@ -247,10 +247,9 @@ def read(path: Path, purpose: str) -> dict[str, Any] | None:
     """The JSON object in a file, if echo wrote it there, for this user and this ``purpose``; otherwise None."""
     try:
         data = read_own(path, _MAX_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except OSError as error:
-        ignore(path, error.strerror or str(error))
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            ignore(path, error.strerror or str(error))
         return None
     start = len(_PREFIX) - 2 + 64  # hexadecimal digits of SHA-256
     body = data[start:]

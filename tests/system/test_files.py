@@ -24,6 +24,7 @@ from echo.system.files import (
     delete,
     digest_of,
     open_regular,
+    read,
     read_json,
     read_own,
     shortened,
@@ -190,7 +191,8 @@ def test_unwritable_cache_is_logged_once(
         assert not table.save()
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"echo: nothing is kept in {tmp_path}/file (File exists): each process measures and plans again"
+        f"echo: nothing is kept in {tmp_path}/file (expected a folder, got a file): "
+        "each process measures and plans again"
     )
 
 
@@ -213,6 +215,11 @@ def test_missing_file_is_ignored_silently(tmp_path: Path, caplog: pytest.LogCapt
     for path in (tmp_path / "nothing", tmp_path / "file" / "below"):
         assert files.read(path, PURPOSE) is None
     assert not caplog.records
+
+
+def test_name_that_is_too_long_is_told_when_something_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert read(tmp_path / ("a" * 300), "a purpose") is None
+    assert caplog.records == []
 
 
 def test_files_hold_for_what_they_were_written_for(written: Path) -> None:
