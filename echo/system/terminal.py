@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import shutil
 import sys
 import threading
 import time
@@ -115,11 +116,18 @@ def _write(file: IO[str], text: str) -> None:
 
 # Tables and lines as a plain text of fixed width, by rich.
 
+_LEAST_WIDTH = 80  # columns
+
 
 def text_of(parts: Iterable[RenderableType], width: int) -> str:
-    """Renders these with rich, one below the other, in at most ``width`` columns; brackets in texts are no markup."""
+    """Renders these with rich, one below the other, in at most ``width`` columns; brackets in texts are no markup.
+
+    A narrower terminal has the texts in its own width, or in 80 columns.
+    """
     from rich.console import Console  # importing it takes long
 
+    if _is_terminal(sys.stdout):
+        width = min(width, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
     for part in parts:

@@ -153,3 +153,12 @@ def test_numbers_drawn_inside_are_drawn_again() -> None:
         random.random()
         raise KeyError
     assert random.getstate() == state
+
+
+@pytest.mark.parametrize(("columns", "longest"), [("20", 80), ("90", 90), ("200", 100)])
+def test_tables_fit_the_terminal(columns: str, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    table = Table("word " * 60)
+    assert max(map(len, text_of([table], 100).splitlines())) == 100
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert max(map(len, text_of([table], 100).splitlines())) == longest
