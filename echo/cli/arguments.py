@@ -22,6 +22,7 @@ else:
     from typing_extensions import Annotated as Annotated  # which typer brings for Python 3.8
 
 _SHOWN = 80  # characters of an invalid text
+_IN_ASCII = str.maketrans("━─┃│┏┳┓┡╇┩└┴┘├┼┤", "--||++++++++++++")  # borders of tables
 
 
 PerhapsShapes = Annotated[
@@ -178,6 +179,12 @@ def shapes_of(symbol: Any, texts: Sequence[str]) -> Dict[str, Any]:
     return dict(shapes)
 
 
+def check_order(symbol: str) -> None:
+    """Raises `OptionError` if the first word of a command is no symbol but a shape."""
+    if "=" in symbol and not os.path.exists(symbol):
+        raise OptionError(f"expected a symbol before the shapes of its inputs, got {symbol!r}")
+
+
 def check_unused(flags: Mapping[str, Any], why: str) -> None:
     """Raises `OptionError` for an option that is given where it would change nothing."""
     for name, value in flags.items():
@@ -195,6 +202,10 @@ def printable(text: str) -> str:
 
 def _print(text: str) -> None:
     """Prints at once, so that an error, as of a full disk, can name what was written to."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = text.translate(_IN_ASCII)
     try:
         print(text, flush=True)
     except OSError as error:
@@ -231,8 +242,8 @@ def check_folders(*files: Optional[str]) -> None:
             raise OptionError(f"{file} cannot be written: nothing may be written into {folder}")
 
 
-def check_dump(folder: Optional[str]) -> None:
-    """Makes the folder of ``--dump``.
+def make_folder(flag: str, folder: Optional[str]) -> None:
+    """Makes the folder that an option names.
 
     Raises:
         OptionError: it cannot be made.
@@ -241,7 +252,7 @@ def check_dump(folder: Optional[str]) -> None:
         if folder is not None:
             os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise OptionError(f"--dump: expected a folder to write to, got {folder!r}: {error.strerror}") from None
+        raise OptionError(f"{flag}: expected a folder to write to, got {folder!r}: {error.strerror}") from None
 
 
 class WithUsage(TyperCommand):

@@ -16,9 +16,10 @@ from echo.cli.arguments import (
     PerhapsShapes,
     PolicyName,
     Save,
-    check_dump,
     check_folders,
+    check_order,
     check_unused,
+    make_folder,
     options_of,
     print_json,
     say,
@@ -96,6 +97,8 @@ def _made(
     netron: Optional[str],
 ) -> "Plan":
     """Returns a plan for a symbol; it is saved before a name that is no feature map can cost it."""
+    if path is not None:
+        check_order(path)
     if path is None or not shapes:
         raise OptionError(
             "expected a symbol and shapes of its inputs, as model-symbol.json data=128,50, or --load FILE"
@@ -105,7 +108,7 @@ def _made(
     from echo.passes.pass_manager import dumping
 
     check_folders(save, netron)
-    check_dump(dump)
+    make_folder("--dump", dump)
     symbol = load_symbol(Path(path))
     _check_names(symbol, why)
     with dumping(dump or ""):

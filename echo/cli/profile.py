@@ -12,6 +12,7 @@ from echo.cli.arguments import (
     PerhapsShapes,
     Save,
     check_folders,
+    check_order,
     check_unused,
     options_of,
     print_json,
@@ -90,6 +91,7 @@ def profile(
       mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --compare
       mxecho profile before.json --diff after.json
     """
+    check_order(symbol)
     options_of(flags)  # refuses what makes no sense
     flags.update(run=run, budgets=budgets, compare=compare)
     files = {"save": save, "html": html, "picture": picture, "segment": segment, "trace": trace,

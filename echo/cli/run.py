@@ -20,11 +20,12 @@ from echo.cli.arguments import (
     Json,
     OldTrace,
     WithUsage,
-    check_dump,
     check_folders,
     flag_of,
     given,
+    make_folder,
     print_json,
+    say,
     takes_options,
 )
 from echo.errors import EchoError, OptionError
@@ -75,7 +76,7 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
     ) -> None:
         from echo.plans.variables import VARIABLE_OF
 
-        check_dump(dump)
+        make_folder("--dump", dump)
         values = {name: _as_variable(value) for name, value in given(flags).items()}
         if values.pop("no_fuse", None):
             values["fuse"] = "0"
@@ -213,8 +214,8 @@ def record(
 
         ending_of(picture)  # before the training
         check_folders(picture)
+    make_folder("--out", out)
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         for ending in (".csv", ".json"):
             if folder.joinpath(name + ending).exists():
@@ -318,10 +319,7 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
     if as_json:
         print_json(sums)
         return
-    print(render_recording(sums))
-    if line := _slower(sums):
-        print(line)
-    print(f"rows and sums: {folder}")
+    say("\n".join(filter(None, [render_recording(sums), _slower(sums), f"rows and sums: {folder}"])))
 
 
 _FIGURES = {  # name: words, divisor, decimals

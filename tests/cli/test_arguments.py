@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Callable
@@ -14,7 +15,7 @@ import mxnet as mx
 import pytest
 
 from echo.cli import main
-from echo.cli.arguments import check_dump, check_folders, options_of, print_json, say, shape_of, shapes_of
+from echo.cli.arguments import check_folders, make_folder, options_of, print_json, say, shape_of, shapes_of
 from echo.errors import OptionError
 
 
@@ -97,10 +98,17 @@ def test_folders_that_cannot_be_written_to_are_named(tmp_path: Path, monkeypatch
             check_folders(name)
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match=r"--dump: expected a folder to write to, got '.*/file': File exists"):
-        check_dump(str(tmp_path / "file"))
+        make_folder("--dump", str(tmp_path / "file"))
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))  # root may write everywhere
     with pytest.raises(OptionError, match=f"nothing may be written into {tmp_path}"):
         check_folders(str(tmp_path / "plan.json"))
+
+
+def test_borders_are_ascii_where_the_output_lacks_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", out)
+    say("┏━┳━┓\n┃ é │ b ┃")
+    assert out.buffer.getvalue() == b"+-+-+\n| \\xe9 | b |\n"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("command", ["verify", "run", "plan", "record"])

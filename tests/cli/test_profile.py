@@ -122,6 +122,12 @@ def test_symbol_without_shapes_is_told_to_add_them(tmp_path: Path, capsys: pytes
     assert line.endswith("net-symbol.json is a symbol: expected shapes of its inputs, as data=128,50")
 
 
+@pytest.mark.parametrize("command", ["plan", "profile"])
+def test_shapes_before_the_symbol_are_bad_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = check_line([command, "data=64,784", "net-symbol.json"], capsys, 2)
+    assert line == "mxecho: expected a symbol before the shapes of its inputs, got 'data=64,784'"
+
+
 def test_all_graphs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["profile", network(tmp_path), *SHAPES, "--compare", "--no-fuse", "--max-overhead", "none"]
     assert main.main([*words, "--json"]) == 0
