@@ -64,6 +64,11 @@ class _Watcher:
         loader.exec_module = execute_watched
 
 
+def _say(text: str) -> None:
+    if sys.stderr is not None:  # where it is closed, print would write to the program's output
+        print(text, file=sys.stderr)
+
+
 def _wishes() -> tuple[bool, bool]:
     """Whether the environment asks, now, for transparent mode and for a recording."""
     import os
@@ -71,7 +76,7 @@ def _wishes() -> tuple[bool, bool]:
     word = os.environ.get("ECHO", "").strip().lower()
     if word not in (*_ON, *_OFF) and word not in _said:
         _said.append(word)
-        print(f"echo: not active: ECHO: expected one of {', '.join((*_ON, *_OFF[1:]))}, got {word!r}", file=sys.stderr)
+        _say(f"echo: not active: ECHO: expected one of {', '.join((*_ON, *_OFF[1:]))}, got {word!r}")
     return word in _ON, bool(os.environ.get("ECHO_RECORD"))
 
 
@@ -103,13 +108,13 @@ def _prepare() -> None:
         return  # _activate says so
     message = compat.prepare()
     if message:
-        print(f"echo: {message}", file=sys.stderr)
+        _say(f"echo: {message}")
 
 
 def _activate(mxnet: ModuleType, before_all: bool = False) -> None:
     other = _other_echo()
     if other:
-        print(f"echo: not active: `import echo` finds another module of this name, {other}", file=sys.stderr)
+        _say(f"echo: not active: `import echo` finds another module of this name, {other}")
         return
     try:
         from echo import compat
@@ -124,20 +129,20 @@ def _activate(mxnet: ModuleType, before_all: bool = False) -> None:
         if os.environ.get("ECHO_STRICT", "").strip().lower() in _ON:
             raise
         kind = "" if type(error).__module__ == "echo.errors" else f"{type(error).__name__}: "
-        print(f"echo: not active: {kind}{error}", file=sys.stderr)
+        _say(f"echo: not active: {kind}{error}")
 
 
 def _record() -> None:
     other = _other_echo()
     if other:
-        print(f"echo: nothing is recorded: `import echo` finds another module of this name, {other}", file=sys.stderr)
+        _say(f"echo: nothing is recorded: `import echo` finds another module of this name, {other}")
         return
     try:
         from echo.instrument.recording import record_from_environment
 
         record_from_environment()
     except Exception as error:
-        print(f"echo: nothing is recorded: {type(error).__name__}: {error}", file=sys.stderr)
+        _say(f"echo: nothing is recorded: {type(error).__name__}: {error}")
 
 
 def watcher() -> Any:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from echo import startup
+
 REAL = "import mxnet; from mxnet.symbol import Symbol; print(hasattr(Symbol.simple_bind, '__wrapped__'))"
 
 
@@ -147,6 +149,15 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
         (line,) = done.stderr.splitlines()
         assert line.startswith("echo: not active:")
         assert text in line
+
+
+def test_closed_standard_error_leaves_the_output_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ECHO", "perhaps")
+    monkeypatch.setattr(sys, "stderr", None)
+    startup._wishes()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
