@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Callable, TypeVar
@@ -19,7 +20,8 @@ from echo.errors import (
     UnsupportedError,
     one_line,
 )
-from echo.plans.options import Options
+from echo.plans.options import Options, renamed
+from echo.plans.variables import names_of_set
 from echo.system.threads import own_binds
 
 logger = logging.getLogger("echo")
@@ -101,6 +103,8 @@ class NeverStopTraining(ErrorPolicy):
                 raise
             if left_alone(error):
                 return result
+            if isinstance(error, OptionError):  # it names the option, and the user knows the variable
+                error = OptionError(renamed(str(error), names_of_set(os.environ)))
             advice = "" if isinstance(error, (*UNMET_REQUESTS, UnsupportedError)) else f" {REPORT}."
             self.warn(f"echo: bound without a plan: {one_line(error)}.{advice}")
             return result

@@ -110,6 +110,13 @@ def test_budget_and_bound_that_are_both_out_of_reach_leave_the_smallest_of_the_f
     ]
 
 
+def test_option_is_named_by_the_variable_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO_KEEP", "nothing")
+    policy, said = transparent()
+    policy(failing(OptionError("keep: 'nothing' matches no node")), lambda: "original")
+    assert said[0].startswith("echo: bound without a plan: OptionError: ECHO_KEEP: 'nothing' matches no node")
+
+
 def test_plans_for_something_else_are_made_again() -> None:
     policy, told = transparent(plan=())
     object.__setattr__(policy.options, "plan", ("given",))
