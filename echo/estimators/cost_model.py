@@ -33,7 +33,7 @@ _GRADIENT_SPACING = 12.0
 _MEASURED_AGAIN, _SAME = 8, 1.05  # operators, and times as long as the first time
 # Of the seconds for measuring. Without them, a sum of NMT that takes 28 times as long as its bytes suggest was measured
 # once, not believed, and estimated: its 30 runs are a tenth of the step.
-_FOR_DOUBTS = 0.2
+_FOR_DOUBTS = 0.15
 _DEARER = 3.5  # times as long as measuring a product takes measuring its gradient, where it has many parameters
 _PART_OF_STEP, _MOST_LONGER = 0.8, 2.0  # a limit on measuring, of the roofline's step, and of the least limit
 _AGREES = 1.5  # times as long the second time, of what the roofline does not allow: a noisy time seldom comes twice

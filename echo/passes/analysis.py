@@ -250,7 +250,7 @@ class Partition:
 class EstimateCost:
     """``time_limit``: seconds of work that measuring may take, or for long steps up to twice as many.
 
-    A fifth is for a second look at some (`echo.estimators.cost_model.Measuring`). Operators that are not measured by
+    A part is for a second look at some (`echo.estimators.cost_model.Measuring`). Operators that are not measured by
     then are estimated. By the clock, measuring ends after a third of the time that is left for planning: the rest is
     for the search. The start of the process that measures counts. With a warm start, ``warm_time_limit`` starts no such
     process: the families of operators were measured for another graph of the same model. After a search that ended
@@ -258,7 +258,7 @@ class EstimateCost:
     estimated, they may be too large a part of a step to know its seconds.
     """
 
-    time_limit: float = 1.25
+    time_limit: float = 1.0
     warm_time_limit: float = 0.0
     late: float = 0.02
     name: ClassVar[str] = "estimate cost"

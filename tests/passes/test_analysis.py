@@ -281,14 +281,14 @@ class Timed(FakeFramework):
 @pytest.mark.parametrize(
     ("warm", "seconds", "left", "work", "clock"),
     [
-        (None, 90.0, 90.0, 1.25, 30.0),
+        (None, 90.0, 90.0, 1.0, 30.0),
         (WarmStart(()), 90.0, 90.0, 0.0, 30.0),
-        (WarmStart((), is_known=True), 90.0, 90.0, 1.25, 30.0),  # a refinement: the process that measures runs
-        (None, 0.9, 0.75, 1.25, 0.2),  # 0.15 s stay for what follows, as long as everything took; a third of the rest
-        (None, 0.9, 0.6, 1.25, 0.1),  # 0.3 s stay, a third of all
-        (None, 90.0, 5.0, 1.25, 1.8),  # the searches ended late: a fiftieth of all, for new operators of a refinement
-        (None, 90.0, 1.0, 1.25, 1.0),
-        (None, 0.9, 0.0, 1.25, 0.0),
+        (WarmStart((), is_known=True), 90.0, 90.0, 1.0, 30.0),  # a refinement: the process that measures runs
+        (None, 0.9, 0.75, 1.0, 0.2),  # 0.15 s stay for what follows, as long as everything took; a third of the rest
+        (None, 0.9, 0.6, 1.0, 0.1),  # 0.3 s stay, a third of all
+        (None, 90.0, 5.0, 1.0, 1.8),  # the searches ended late: a fiftieth of all, for new operators of a refinement
+        (None, 90.0, 1.0, 1.0, 1.0),
+        (None, 0.9, 0.0, 1.0, 0.0),
     ],
 )
 def test_time_for_measuring_follows_from_the_deadline(
