@@ -17,7 +17,7 @@ from benchmarks.record import apart, save
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
 HIDDEN, WORDS, BATCH = 256, 2000, 64
-BOUNDS = {"0.10": 0.10, "none": None}
+BOUNDS: dict[str, float | str | None] = {"0.10": "auto", "none": None}
 POOL_BAR, PLANNING_BAR, SECOND_BAR = 0.55, 6.0, 1.0
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.record import apart, known_rows, save
 
 STEPS, TIMED_STEPS = 3, 5
-BOUNDS: dict[str, float | None] = {"0.10": 0.10, "none": None}
+BOUNDS: dict[str, float | str | None] = {"0.10": "auto", "none": None}
 FUSED_TOLERANCE = 2e-5  # README: of the largest element
 # shares of stock at most wanted without a bound on time: stashed feature maps, storage counter
 BARS = {

@@ -22,7 +22,7 @@ import echo
 from benchmarks.models import MODELS, Model, random_values
 from benchmarks.record import apart, asked, known_rows, save
 
-BOUNDS: dict[str, float | None] = {"0.05": 0.05, "0.10": 0.10, "0.25": 0.25, "none": None}
+BOUNDS: dict[str, float | str | None] = {"0.05": 0.05, "0.10": "auto", "0.25": 0.25, "none": None}
 
 
 def bind(model: Model, symbol: mx.sym.Symbol) -> mx.executor.Executor:
