@@ -129,7 +129,7 @@ def keep_known(fingerprint: str, known: Known) -> None:
 # Plans of thousands of nodes are read in some milliseconds: a file has one list for each field of the decisions, and
 # each repeated text once.
 
-_FORMAT = "echo-stored-plan-7"
+_FORMAT = "echo-stored-plan-8"
 _TEXTS = "texts"  # the texts to which the numbers in the last three columns refer
 _COLUMNS: dict[str, set[type]] = {
     "node": {int}, "name": {str}, "output": {int}, "bytes": {int}, "seconds": {int, float},
