@@ -126,8 +126,9 @@ class Confirm:
 
     def run(self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection) -> Confirmed:
         confirmed = self.confirmed(request, training, rewritten)
-        is_all = not confirmed.accepted and bool(selection.declined)
-        return replace(confirmed, reason=selection.declined) if is_all else confirmed
+        if selection.declined and not confirmed.accepted:
+            return replace(confirmed, reason=selection.declined)
+        return confirmed
 
     def confirmed(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
         """The verdict on the bytes and on the bits, whatever time it takes."""

@@ -74,7 +74,9 @@ class Select:
         light = _problem(request, training, candidates.light, must_recompute, segments, costs, limit)
         follows_heavy = request.follows and warm is not None and warm.heavy
         if limit is None and request.light is None and not follows_heavy:
-            selection = _worth_its_time(request, light, _solve(request, light))
+            selection = _solve(request, light)
+            if declined := _why_declined(request, light, selection):
+                selection = replace(_selection(light, {}), declined=declined)
             few = warm is not None and _tries_all(training, light.candidates, light.effort)
             return selection if few else _with_warm_start(request, light, selection)
         everything = {**candidates.light, **(candidates.heavy if request.options.heavy != NEVER_HEAVY else {})}
@@ -86,20 +88,18 @@ class Select:
         return _with_warm_start(request, heavy, selection)
 
 
-def _worth_its_time(request: Request, problem: Problem, found: Selection) -> Selection:
-    """The choice, or nothing recomputed where its measured time is too much for the bytes that it saves of all."""
+def _why_declined(request: Request, problem: Problem, found: Selection) -> str:
+    """Why the measured time of a choice is too much for the bytes that it saves of all; empty where it is not."""
     options, costs, training = request.options, problem.costs, problem.training
     asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute or options.policy != SEARCH
     cost = found.seconds / costs.step_seconds if costs.step_seconds else 0.0
     if asks or request.fused or not costs.is_timed or cost <= RULES.cost:
-        return found
+        return ""
     copies = sum(runs * training.nodes[number].layout_copy_bytes for number, runs in found.runs.items())
     saved = training.planned_bytes - found.planned_bytes - copies
     part = saved / max(1, training.planned_bytes + sum(request.static.values()))
-    if part >= RULES.gain:
-        return found
-    declined = f"with recomputation it would save {part:.1%} of all bytes for {cost:.1%} of the time"
-    return replace(_selection(problem, {}), declined=declined)
+    text = f"with recomputation it would save {part:.1%} of all bytes for {cost:.1%} of the time"
+    return "" if part >= RULES.gain else text
 
 
 def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> Selection:
@@ -114,7 +114,7 @@ def _deepened(request: Request, problem: Problem, light: RecomputeSchedule) -> S
     )
     found, without = _solve(request, problem), _selection(problem, light)
     is_deeper = problem.is_deeper(problem.value(found.schedule), problem.value(light))
-    return found if is_deeper and not _worth_its_time(request, problem, found).declined else without
+    return found if is_deeper and not _why_declined(request, problem, found) else without
 
 
 def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Selection:
