@@ -18,6 +18,7 @@ from echo.cli import maintenance, plan, profile, run
 from echo.cli.arguments import Annotated, WithUsage, flag_of, printable, say
 from echo.errors import EchoError, NativeError, OptionError, ShapeError
 from echo.system.process import without_garbage_collection
+from echo.system.terminal import complain
 
 _LONGEST = 1000  # characters of a line about an error
 _RENAMED = {  # commands of release candidates
@@ -102,11 +103,6 @@ def _said(error: Exception) -> str:
     return renamed(str(error), {name: flag_of(name) for name in (*OPTION_NAMES, "budgets")})
 
 
-def _complain(text: str) -> None:
-    if sys.stderr is not None:  # where it is closed, print would write to standard output
-        print(f"mxecho: {text}", file=sys.stderr)
-
-
 def main(argv: Optional[Sequence[str]] = None) -> Any:
     """Runs a command, and returns its exit status for `sys.exit`."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal lacks
@@ -115,7 +111,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
     try:
         from echo.plans.variables import warn_of_misspelt
 
-        warn_of_misspelt(_complain)
+        warn_of_misspelt(lambda line: complain(f"mxecho: {line}"))
         with without_garbage_collection():  # which takes a tenth of a second for the objects of MXNet's import alone
             get_command(application()).main(None if argv is None else list(argv), prog_name="mxecho", obj=programs)
     except SystemExit as end:
@@ -124,7 +120,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
         from echo.system.files import shortened
 
         text = printable(shortened(_said(error), _LONGEST)).replace("\n", "\\n")
-        _complain(text)
+        complain(f"mxecho: {text}")
         return 2 if isinstance(error, (OptionError, ShapeError)) else 1
     return programs[0]() if programs else status
 

@@ -16,6 +16,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoad
 from types import ModuleType, TracebackType
 from typing import Any, Callable, Sequence
 
+from echo.system.terminal import complain
+
 
 def run(program: Sequence[str], command: str = "run") -> int:
     """Runs a script, or with ``-m`` a module, with its own arguments; its exceptions pass through.
@@ -30,7 +32,7 @@ def run(program: Sequence[str], command: str = "run") -> int:
 
 def refuse(reason: str, code: int, command: str = "run") -> int:
     """Prints on standard error why a command does not run a program; returns the exit status."""
-    print(f"mxecho {command}: {reason}", file=sys.stderr)
+    complain(f"mxecho {command}: {reason}")
     return code
 
 

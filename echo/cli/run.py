@@ -29,7 +29,7 @@ from echo.cli.arguments import (
     takes_options,
 )
 from echo.errors import EchoError, OptionError
-from echo.system.terminal import MB, text_of
+from echo.system.terminal import MB, complain, text_of
 
 _WITH_VALUES = (*FLAGS_WITH_VALUES, "--dump", "--trace")
 
@@ -128,15 +128,13 @@ def _nothing(command: str, program_ended_well: bool) -> int:
     gluon = sys.modules.get("echo.runtime.gluon")
     if find is not None and (planned := find.PLANNER.summary).graphs:
         if command == "verify" and planned.unchanged == planned.graphs:
-            print(
-                "mxecho verify: echo changes no graph of this program, so there was nothing to compare", file=sys.stderr
-            )
+            complain("mxecho verify: echo changes no graph of this program, so there was nothing to compare")
         return 0
     why = gluon.UNPLANNED.why() if gluon else ""
     if command == "verify" or why:
         done = "verified" if command == "verify" else "planned"
         reason = why or "this process bound no graph for training"
-        print(f"mxecho {command}: nothing was {done}: {reason}", file=sys.stderr)
+        complain(f"mxecho {command}: nothing was {done}: {reason}")
     return int(command == "verify" and program_ended_well)
 
 
@@ -233,12 +231,12 @@ def _record(names: Sequence[str], train: Any, folder: Path, picture: Optional[st
         status = next(filter(None, map(train, names)), 0)  # the first that fails is the last
         recordings = _recordings(names, folder)
         if not recordings:
-            print(f"mxecho record: {_NO_STEPS}", file=sys.stderr)
+            complain(f"mxecho record: {_NO_STEPS}")
             return status or 1
         _show(recordings, folder, picture, as_json)
         return status
     except (EchoError, OSError) as error:
-        print(f"mxecho record: {error}", file=sys.stderr)
+        complain(f"mxecho record: {error}")
         return 1
 
 

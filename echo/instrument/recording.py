@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import platform
-import sys
 from functools import partial, wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +27,7 @@ from echo.plans.variables import RECORD_VARIABLE, value_of
 from echo.runtime.peak_prediction import PEAK_PREDICTION
 from echo.system.cuda import bus_ids
 from echo.system.process import reset_peak, resident
+from echo.system.terminal import complain
 from echo.system.threads import ONCE
 from echo.verify import storage
 
@@ -356,7 +356,7 @@ class _Recording:
             raise  # of the user's operators, for which the recorder waited
         except Exception as error:
             self._failed = True
-            print(f"echo: nothing more is recorded: {error}", file=sys.stderr)
+            complain(f"echo: nothing more is recorded: {error}")
 
     def _begin(self) -> Recorder:
         numbers = {

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+def complain(text: str) -> None:
+    """Prints a line on standard error; nothing where that is closed, since print would use standard output then."""
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
+
+
 # Bytes as people read them: 1 kB is 1,000 bytes, 1 MB a million, in all that echo prints and draws.
 
 KB, MB, GB = 10**3, 10**6, 10**9

@@ -16,6 +16,7 @@ from echo.system import terminal as module
 from echo.system.terminal import (
     bytes_of,
     change_text,
+    complain,
     counted,
     megabytes,
     preformatted,
@@ -162,3 +163,13 @@ def test_tables_fit_the_terminal(columns: str, longest: int, monkeypatch: pytest
     assert max(map(len, text_of([table], 100).splitlines())) == 100
     monkeypatch.setattr(sys, "stdout", Terminal())
     assert max(map(len, text_of([table], 100).splitlines())) == longest
+
+
+def test_line_for_standard_error_that_is_closed_is_not_printed_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complain("echo: this is wrong")
+    assert capsys.readouterr() == ("", "echo: this is wrong\n")
+    monkeypatch.setattr("sys.stderr", None)
+    complain("echo: this is wrong")
+    assert capsys.readouterr().out == ""
