@@ -67,7 +67,14 @@ _FLAGS: Dict[str, Any] = {
     ],
     "verify": Annotated[bool, typer.Option("--verify", help="Run the first step as the original graph, too.")],
 }  # fmt: skip
-FLAGS_WITH_VALUES = tuple(f"--{name.replace('_', '-')}" for name, kind in _FLAGS.items() if kind.__origin__ is not bool)
+
+
+def flag_of(option: str) -> str:
+    """The option of the command line for an option of `echo.Options`."""
+    return f"--{option.replace('_', '-')}"
+
+
+FLAGS_WITH_VALUES = tuple(flag_of(name) for name, kind in _FLAGS.items() if kind.__origin__ is not bool)
 Dump = Annotated[
     Optional[str],
     typer.Option(metavar="FOLDER", help="Write the result of each stage, as ECHO_DEBUG=dump=FOLDER does."),
@@ -94,11 +101,6 @@ def takes_options(*left_out: str) -> Callable[[_Command], _Command]:
         return command
 
     return with_flags
-
-
-def flag_of(option: str) -> str:
-    """The option of the command line for an option of `echo.Options`."""
-    return f"--{option.replace('_', '-')}"
 
 
 def given(flags: Mapping[str, Any]) -> Dict[str, Any]:

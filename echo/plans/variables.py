@@ -29,10 +29,7 @@ def options_from(environment: Mapping[str, str]) -> Options:
             raise OptionError(f"{variable}: this variable is now {text}")
     if DEBUG_VARIABLE in environment:
         value_of(DEBUG_VARIABLE, environment)  # raises if it has a word that echo does not know
-    values: dict[str, Any] = {}
-    for variable, (option, _, _) in VARIABLES.items():
-        if option and environment.get(variable, "").strip():
-            values[option] = value_of(variable, environment)
+    values = {option: value_of(variable, environment) for option, variable in names_of_set(environment).items()}
     try:
         return Options.of(**values)
     except OptionError as error:  # it names the option, and the user knows the variable
