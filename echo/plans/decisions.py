@@ -153,6 +153,17 @@ def check(name: str, value: Any, types: Mapping[str, _Types]) -> None:
             raise GraphError(f"{name}: {key} must be {_TYPE_NAMES[expected]}, got {_short(item)}")
 
 
+def as_list(name: str, value: Any) -> Sequence[Any]:
+    """Returns the value of a field that is a list.
+
+    Raises:
+        GraphError: it is something else.
+    """
+    if not isinstance(value, (list, tuple)):
+        raise GraphError(f"{name} must be a list, got {_short(value)}")
+    return value
+
+
 def read_decision(value: Mapping[str, Any]) -> Decision:
     decision = Decision(**value)
     check(str(decision.name), decision, _DECISION_TYPES)

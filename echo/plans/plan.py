@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple
 
 from echo.errors import GraphError, OptionError
 from echo.ir.training_graph import StorageStrategy
@@ -295,6 +295,10 @@ class Plan:
 
 
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+_LISTS: Mapping[str, Callable[[Any], Any]] = {
+    "decisions": decisions.read_decision, "notes": decisions.read_note, "marks": decisions.read_mark,
+    "fused": decisions.read_match_site, "missed": decisions.read_missed,
+}  # fmt: skip
 
 
 def _read(value: Any) -> Plan:
@@ -309,13 +313,10 @@ def _read(value: Any) -> Plan:
     unknown = sorted(values.keys() - {each.name for each in fields(Plan)})
     if unknown:
         raise GraphError(f"expected no other fields than those of a plan, got {shortened(', '.join(unknown))}")
-    values["decisions"] = tuple(map(decisions.read_decision, values["decisions"]))
+    for name, read in _LISTS.items():
+        values[name] = tuple(map(read, decisions.as_list(name, values[name])))
     values.update({name: decisions.read_memory(name, values[name]) for name in ("before", "after")})
-    values["notes"] = tuple(map(decisions.read_note, values["notes"]))
     values["key"] = PlanKey.from_json(values["key"])
-    values["marks"] = tuple(map(decisions.read_mark, values["marks"]))
-    values["fused"] = tuple(map(decisions.read_match_site, values["fused"]))
-    values["missed"] = tuple(map(decisions.read_missed, values["missed"]))
     plan = Plan(**values)
     for key in ("reason", "stock_seconds"):
         values[key]  # a file has to have it, although it has a default
