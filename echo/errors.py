@@ -41,6 +41,19 @@ def did_you_mean(word: str, words: Iterable[str], before: str = "") -> str:
     return f"{before}did you mean {' or '.join(alike)}?" if alike else ""
 
 
+_MOST_OPERATORS = 12
+
+
+def matches_no_node(option: str, pattern: str, operators: Iterable[str], names: Iterable[str]) -> str:
+    """A text for a pattern that matches none of a graph's operators, nor of the ``names`` of its nodes."""
+    kinds = sorted(set(operators))
+    alike = did_you_mean(pattern, {*kinds, *names})
+    return (
+        f"{option}: {pattern!r} matches no node, expected a node's name, an operator or a pattern of either; "
+        f"{f'{alike} The' if alike else 'the'} graph has the operators {', '.join(kinds[:_MOST_OPERATORS])}"
+    )
+
+
 class EchoError(Exception):
     """Base of everything that echo raises on purpose.
 

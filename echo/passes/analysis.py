@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import ClassVar, Mapping, Sequence
 
-from echo.errors import OptionError
+from echo.errors import OptionError, matches_no_node
 from echo.estimators.cost_model import CostModel
 from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may_be_blocked, relaid, with_layout_copies
 from echo.ir.gradient_rules import gradient_rules
@@ -209,11 +210,8 @@ def _matching(request: Request, training: TrainingGraph, option: str, patterns: 
             if any(_is_named(name, pattern) for name in [*node_names, training.nodes[number].op])
         ]
         if not hits:
-            operators = ", ".join(sorted({node.op for _, node in training.operators() if node.forward})[:12])
-            raise OptionError(
-                f"{option}: {pattern!r} matches no node, expected a node's name, an operator or a pattern of either; "
-                f"the graph has the operators {operators}"
-            )
+            operators = (node.op for _, node in training.operators() if node.forward)
+            raise OptionError(matches_no_node(option, pattern, operators, chain.from_iterable(names.values())))
         matches.update({number: pattern for number in hits})
     return matches
 

@@ -6,12 +6,11 @@ import logging
 from fnmatch import fnmatchcase
 from typing import Iterable, Mapping, NamedTuple
 
-from echo.errors import OptionError, did_you_mean
+from echo.errors import OptionError, matches_no_node
 from echo.system.threads import ONCE
 from echo.torch.capture import JointGraph
 
 logger = logging.getLogger(__name__)
-_MOST_OPERATORS = 12  # that a message names
 _MUST_SAVE = "a policy of torch.utils.checkpoint says MUST_SAVE"
 
 
@@ -53,17 +52,12 @@ def _matches(joint: JointGraph, option: str, patterns: Iterable[str], strict: bo
         hits = [number for number, node in forward if fnmatchcase(node.name, pattern) or fnmatchcase(node.op, pattern)]
         found += [(number, pattern) for number in hits]
         if not hits:
-            operators = sorted({node.op for _, node in forward})
-            _refuse(option, pattern, operators, [*operators, *(node.name for _, node in forward)], strict)
+            operators, names = (node.op for _, node in forward), (node.name for _, node in forward)
+            _refuse(matches_no_node(option, pattern, operators, names), strict)
     return found
 
 
-def _refuse(option: str, pattern: str, operators: list[str], names: list[str], strict: bool) -> None:
-    question = did_you_mean(pattern, names)
-    text = (
-        f"{option}: {pattern!r} matches no node, expected a node's name, an operator or a pattern of either; "
-        f"{f'{question} ' if question else ''}The graph has the operators {', '.join(operators[:_MOST_OPERATORS])}"
-    )
+def _refuse(text: str, strict: bool) -> None:
     if strict:
         raise OptionError(text)
     logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s", text)

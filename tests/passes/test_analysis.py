@@ -219,6 +219,12 @@ def test_nodes_that_match_recompute_are_forced(name: str) -> None:
     assert number not in candidates.refused
 
 
+@pytest.mark.parametrize(("pattern", "meant"), [("enc_tahn", "enc_tanh"), ("FullyConected", "FullyConnected")])
+def test_a_misspelt_pattern_is_told_the_names_that_are_alike(pattern: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=rf"did you mean .*\b{meant}\b.*\? The graph has the operators"):
+        found(network(), keep=pattern)
+
+
 @pytest.mark.parametrize("option", ["keep", "recompute"])
 @pytest.mark.parametrize("pattern", ["typo", "enc_tahn", "x*", "data", "enc_fc_weight", "_backward_*", ""])
 def test_pattern_that_matches_nothing(option: str, pattern: str) -> None:
