@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 
@@ -41,3 +42,14 @@ def test_a_budget_error_has_its_numbers_and_can_be_sent() -> None:
     )
     for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (type(other), str(other), other.budget, other.reachable) == (BudgetError, str(error), 5000, 7000)
+
+
+@pytest.mark.parametrize(
+    ("budget", "shown"),
+    [("50%", " (50%)"), (0.5, " (0.5)"), ("5MB", " (5MB)"), ("5000000", ""), (5_000_000, ""), (5e6, ""), (None, "")],
+)
+def test_an_error_repeats_a_budget_that_is_no_number_of_bytes(budget: Any, shown: str) -> None:
+    error = BudgetError(5_000_000, 6_000_000, "arguments 1 MB").for_part(budget)
+    assert f"memory_budget of 5,000,000 bytes{shown} cannot be met" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert (error.budget, error.reachable) == (5_000_000, 6_000_000)

@@ -212,7 +212,10 @@ def schedule(
     chosen = policy_of(options_of({"policy": policy}).get("policy", "search"))
     loaded = load_dag(Path(graph))
     limit = _bytes_of(budget, loaded.training.planned_bytes)
-    solved = _within(chosen, loaded, limit)
+    try:
+        solved = _within(chosen, loaded, limit)
+    except BudgetError as error:
+        raise error.for_part(budget) from None
     if as_json:
         print_json(as_value(loaded, chosen.name, limit, solved))
     else:

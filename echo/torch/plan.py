@@ -180,7 +180,8 @@ class Frontier:
             if plan.peak_bytes <= limit:
                 return plan
         least = self.plans[0]
-        raise BudgetError(limit, least.peak_bytes, held_at_peak(least.graph, least.schedule), " by this graph")
+        held = held_at_peak(least.graph, least.schedule)
+        raise BudgetError(limit, least.peak_bytes, held, " by this graph").for_part(budget)
 
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan: bytes (``total`` at the peak, ``budget``), ``time`` as a multiple, ``overhead``, runs."""

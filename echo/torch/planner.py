@@ -78,7 +78,10 @@ def plan_graph(
     most = _most_seconds(max_overhead, max_time, graph)
     if insisted and limit is None and most is None:
         return on_graph(graph, once(graph.training, insisted), None)
-    return searched(graph, limit, most, deadline)
+    try:
+        return searched(graph, limit, most, deadline)
+    except BudgetError as error:
+        raise error.for_part(memory_budget) from None
 
 
 def searched(graph: PlannedGraph, limit: int | None, most_seconds: float | None, deadline: Deadline) -> GraphPlan:

@@ -48,6 +48,11 @@ def test_a_budget_out_of_reach_is_found_out_once(plans: list[Any]) -> None:
     assert errors[1] is not errors[2]
 
 
+def test_a_part_that_is_out_of_reach_is_named_as_it_was_given() -> None:
+    with pytest.raises(BudgetError, match=r"bytes \(1%\) cannot be met"):
+        echo.optimize(nmt_symbol(6, 16, 40), memory_budget="1%").simple_bind(mx.cpu(), **SHAPES)
+
+
 def test_the_smallest_plan_is_found_once(plans: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "echo"), echo.enable(memory_budget=1000):
         symbol = nmt_symbol(6, 16, 40)
