@@ -87,7 +87,7 @@ def _by_codes(sizes: list[int], codes: list[int]) -> list[int]:
 
 def reshape_like(lhs: Tensor, rhs: Tensor, *, lhs_begin: int | None = None, lhs_end: int | None = None,
                  rhs_begin: int | None = None, rhs_end: int | None = None) -> Tensor:  # fmt: skip
-    """The shape of another array, or some of its sizes in the place of some."""
+    """The shape of another array, or some of its sizes instead of some."""
     own, other = list(lhs.shape), list(rhs.shape)
     first, last, _ = slice(lhs_begin, lhs_end).indices(len(own))
     return lhs.reshape(own[:first] + other[slice(rhs_begin, rhs_end)] + own[last:])
