@@ -13,14 +13,15 @@ from fuzz.training import held, value_of
 
 
 def inputs_of(shapes, how, step, size):
-    """The data of a step, with room for gradients; ``size`` times as much of it along the first axis."""
+    """The data of a step, mostly with room for gradients; ``size`` times as much of it along the first axis."""
     found = []
     for name, (shape, kind) in shapes.items():
         shape = (shape[0] * size, *shape[1:])
         values = held(name, shape, kind, how)
         values = values if name.startswith("below") else np.roll(values, step)
         array = mx.nd.array(values, mx.cpu(how.get("context", 0)), kind)
-        array.attach_grad("add" if how.get("add") else "write")
+        if not how.get("constant"):
+            array.attach_grad("add" if how.get("add") else "write")
         found.append(array)
     return found
 
@@ -74,7 +75,7 @@ def step(net, shapes, how, number, kind):
             outputs, others = several(net(*data)), several(net(*more))
         mx.nd.waitall()
         backward(others, number)
-        seen.update({f"gradient of other {at}": each.grad for at, each in enumerate(more)})
+        seen.update({f"gradient of other {at}": each.grad for at, each in enumerate(more) if each.grad is not None})
         backward(outputs, number)
     elif kind == "together":
         with autograd.record():
@@ -92,7 +93,7 @@ def step(net, shapes, how, number, kind):
             backward(outputs, number + 1)
     mx.nd.waitall()
     seen.update({f"output {at}": each for at, each in enumerate(outputs)})
-    seen.update({f"gradient of input {at}": each.grad for at, each in enumerate(data)})
+    seen.update({f"gradient of input {at}": each.grad for at, each in enumerate(data) if each.grad is not None})
     parameters = net.collect_params()
     seen.update({f"gradient {name}": each.grad() for name, each in parameters.items() if each.grad_req != "null"})
     seen.update({f"value {name}": each.data() for name, each in parameters.items() if each.grad_req == "null"})

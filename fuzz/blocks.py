@@ -102,6 +102,9 @@ class _Drawing(Drawing):
                 how[name] = 1
         if rng.random() < 0.2:
             how["magnitude"] = rng.choice(MAGNITUDES)
+        if len(self.layers) > 2 and rng.random() < 0.4:  # no gradient of the data is asked for
+            how["constant"] = 1
+            how["steps"] = ["train" if kind == "grad" else kind for kind in how["steps"]]
         return how
 
     def _arguments(self) -> None:

@@ -6,6 +6,25 @@
 
 from __future__ import annotations
 
+
+def _numpy(code: str) -> str:
+    """A template of NumPy's operators (``mx.np``, ``mx.npx``), which have gradients of their own."""
+    for line in ("{0}", "{1}"):
+        code = code.replace(line, f"({line}).as_np_ndarray()")
+    return f"({code}).as_nd_ndarray()"
+
+
+NUMPY = tuple(
+    _numpy(code) for code in (
+        "{0} + {1}", "{0} + {1}", "{0} - {1}", "mx.sym.npx.sigmoid({0}) * {1}", "{0} / (mx.sym.np.abs({1}) + 1)",
+        "{0} * 0.5 + 0.1", "1 - {0}", "mx.sym.npx.relu({0} + {1})", "mx.sym.np.tanh({0})", "mx.sym.npx.relu({0})",
+        "{0} + mx.sym.np.mean({0}, axis=<axis>, keepdims=True)", "{0} - mx.sym.np.sum({1}, axis=<axis>, keepdims=True)",
+        "mx.sym.np.where({0} > 0, {0}, {1})", "mx.sym.np.concatenate([{0}, {1}], axis=<axis>)",
+        "mx.sym.np.stack([{0}, {1}], axis=0)", "mx.sym.np.transpose({0})", "mx.sym.npx.reshape({0}, newshape=(-1,))",
+        "mx.sym.np.exp(mx.sym.np.tanh({0}))", "mx.sym.np.max({0}, axis=<axis>)", "mx.sym.np.copy({0})",
+        "mx.sym.npx.dropout({0}, p=0.4)", "mx.sym.npx.leaky_relu({0}, act_type='gelu')",
+    )
+)  # fmt: skip
 # zeros_like reads a product, only for its shape: MXNet leaves statistics of normalizations unwritten there.
 ANY = (
     "mx.sym.tanh({0})", "mx.sym.sigmoid({0})", "mx.sym.relu({0})", "mx.sym.softsign({0})", "mx.sym.abs({0})",
@@ -37,7 +56,7 @@ ANY = (
     "{0} + mx.sym.random.uniform(0, 0.1, shape=<shape>)",
     "mx.sym.broadcast_mul({0}, mx.sym.var('scale<n>', shape=<ones>))",
     "mx.sym.broadcast_lesser({0}, {1}) * {0}", "mx.sym.cumsum({0}, axis=<axis>)",
-    "mx.sym.LayerNorm({0}, axis=<axis>)",
+    "mx.sym.LayerNorm({0}, axis=<axis>)", *NUMPY,
 )  # fmt: skip
 # Not of float16, which these do not know on CPUs.
 MATRIX = (
@@ -181,7 +200,11 @@ LAYERS = {
     ),
 }  # fmt: skip
 # Chains in which compute-heavy operators run twice: these, and light operators between them, of the same shapes.
-_BETWEEN = ("mx.sym.tanh({0})", "mx.sym.Activation({0}, act_type='relu')", "{0} + {1}", "mx.sym.Dropout({0}, p=0.3)")
+_BETWEEN = (
+    "mx.sym.tanh({0})", "mx.sym.Activation({0}, act_type='relu')", "mx.sym.Dropout({0}, p=0.3)", "{0} + {1}",
+    _numpy("{0} + {1}"), _numpy("mx.sym.npx.relu({0} - {1})"),
+)  # fmt: skip
+_SHORTCUTS = ("F.relu({0} + {1})", _numpy("F.npx.relu({0} + {1})"), _numpy("{0} - {1}"))
 CHAINS = {
     2: (
         "mx.sym.FullyConnected({0}, num_hidden=<d1>)", "mx.sym.FullyConnected({0}, num_hidden=<d1>, no_bias=True)",
@@ -219,5 +242,6 @@ LAYER_CHAINS = {
         "F.batch_dot(F.softmax(F.batch_dot({0}, {1}, transpose_b=True)), {0})"),
     4: ("nn.Conv2D(<d1>, 3, padding=1)@({0})", "nn.Conv2D(<d1>, 3, padding=1, use_bias=False)@({0})",
         "nn.Conv2D(<k>, 1, activation='relu')@({0})", "nn.Conv2DTranspose(<d1>, 3, padding=1)@({0})",
-        "nn.BatchNorm()@({0})", "nn.BatchNorm()@({0})", "nn.Activation('relu')@({0})", "nn.Dropout(0.3)@({0})"),
+        "nn.BatchNorm()@({0})", "nn.BatchNorm()@({0})", "nn.Activation('relu')@({0})", "nn.Dropout(0.3)@({0})",
+        *_SHORTCUTS),
 }  # fmt: skip

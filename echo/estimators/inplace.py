@@ -1,113 +1,19 @@
-"""What oneDNN's layouts and MXNet's in-place rules do to a graph whose nodes are recomputed."""
+"""Where operators work in place: in a plan as in the original graph, since oneDNN's layouts follow from it."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
-from typing import AbstractSet, Iterable, Iterator, Mapping, Sequence
+from typing import AbstractSet, Iterable, Iterator, Mapping
 
+from echo.estimators.layouts import has_layouts, may_be_blocked
 from echo.estimators.mxnet_storage import Storage
 from echo.estimators.storage_planner import blocks
-from echo.ir.graph import VARIABLE, Entry, Graph
+from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.schedule import RecomputeSchedule, with_clones
-from echo.ir.training_graph import Runner, TrainingGraph
-from echo.ir.training_node import TensorType, TrainingNode, why_not_reader
-
-# Plain copies of feature maps in oneDNN's layouts, which operators keep alongside their arrays for as long as they
-# live.
-#
-# An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it
-# a plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array.
-# The executor of the operator keeps those copies for good (``StorageFallbackOpExecutor`` and ``CreateDefaultInputs``
-# in ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. A
-# recomputed operator has another executor, with copies of its own: they may take more than recomputation
-# saves.
-#
-# Which feature maps are in another layout is known only when they are computed: here, all are counted that may be.
-
-
-def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
-    """Forward entries of which operators that are not oneDNN's keep plain copies."""
-    return frozenset() if _makes_no_copies(training, device) else frozenset(_blocked_and_copied(training)[0])
-
-
-def with_layout_copies(training: TrainingGraph, device: str) -> TrainingGraph:
-    """Returns the training graph with each `TrainingNode.layout_copy_bytes`."""
-    if _makes_no_copies(training, device):
-        return training
-    nodes = list(training.nodes)
-    for number, size in _blocked_and_copied(training)[1].items():
-        nodes[number] = nodes[number].having(layout_copy_bytes=size)
-    return replace(training, nodes=tuple(nodes))
-
-
-def _makes_no_copies(training: TrainingGraph, device: str) -> bool:
-    return training.runner in (Runner.STATIC, Runner.DYNAMIC) or not has_layouts(training, device)
-
-
-def _blocked_and_copied(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
-    """The forward entries that may be in a oneDNN layout, and the bytes of plain copies that each operator makes."""
-    inplace = blocks(training).inplace
-    blocked: set[Entry] = set()
-    copied: dict[int, int] = {}
-    for number, node in training.operators():
-        if not node.forward:
-            continue
-        first = training.first_entry[number]
-        over = {o: inplace[first + o] for o in range(len(node.outputs)) if inplace[first + o] >= 0}
-        inputs = {i for i, entry in enumerate(node.inputs) if Entry(entry.node, entry.index) in blocked}
-        blocked |= {Entry(number, o) for o in _blocked_outputs(node, inputs, over)}
-        layout_copy_bytes = _layout_copy_bytes(training, node, inputs, over)
-        if layout_copy_bytes:
-            copied[number] = layout_copy_bytes
-    return blocked, copied
-
-
-def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> list[int]:
-    """The outputs that may be in an oneDNN layout, if these inputs are; ``over`` maps outputs in place to inputs."""
-    layout = spec(node.op).layout
-    if layout.source:
-        candidates: Sequence[int] = (0,)
-    elif layout.onednn(node.attrs):
-        candidates = range(len(node.outputs)) if inputs and not layout.plain else ()
-    else:
-        candidates = [output for output, position in over.items() if position in inputs]
-    return [output for output in candidates if may_be_blocked(node.outputs[output])]
-
-
-def _layout_copy_bytes(
-    training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]
-) -> int:
-    if spec(node.op).layout.onednn(node.attrs):
-        return 0
-    copied = Counter(inputs) + Counter(position for position in over.values() if position in inputs)
-    return sum(count * training.type_of(node.inputs[position]).bytes for position, count in copied.items())
-
-
-# Arrays that operators are handed for their shape alone, when their memory already holds something else.
-#
-# An executor's planner gives the memory of such an input (of `zeros_like`, `ones_like`, `reshape_like`) to other
-# arrays without waiting for the operator; a CachedOp's planner waits. The operator then finds another array there,
-# whose oneDNN layout may be that of another shape. MXNet makes every input plain before it asks whether it is read,
-# and ends with "The size of NDArray doesn't match the requested MKLDNN memory desc". Whether that happens depends on
-# which arrays share memory: a plan could cause it where the original graph is spared. echo's own storage assignment
-# waits for all readers.
-
-
-def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str:
-    """Returns the name of an operator that may find another array instead of a shape-only input, or an empty text."""
-    if training.runner != Runner.EXECUTOR or not has_layouts(graph, device):
-        return ""
-    outputs = {training.entry_id(entry) for entry in training.outputs}  # nothing gets their memory
-    for _, node in training.operators():
-        for position in node.shape_only:
-            entry = node.inputs[position]
-            source = training.nodes[entry.node]
-            if source.op != VARIABLE and entry.index not in source.external and training.entry_id(entry) not in outputs:
-                return node.name
-    return ""
-
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode, why_not_reader
 
 # Which operators work in place under a plan: those that do in the original graph, wherever bits could depend on it.
 #
@@ -128,14 +34,6 @@ def shape_only_hazard(graph: Graph, training: TrainingGraph, device: str) -> str
 # and an attribute has the native hook take the others from MXNet as well. Where that fails, `moved` names the nodes
 # to keep.
 
-_BLOCKED_TYPES = frozenset({"float32", "bfloat16"})
-_BLOCKED_AXES = (3, 4, 5)
-
-
-def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
-    """Whether arrays of this graph may be in layouts of oneDNN's."""
-    return device == "cpu" and any(spec(node.op).layout.source for node in graph.nodes)
-
 
 def memory_frozen_reason(graph: Graph, device: str) -> str:
     """Why nothing about the memory of a graph may change; empty where it may.
@@ -151,35 +49,6 @@ def memory_frozen_reason(graph: Graph, device: str) -> str:
     if early is None or not has_layouts(graph, device):
         return ""
     return f"{early.op} ({early.name!r}) looks at its arrays too early next to convolutions: all memory stays as it is"
-
-
-def may_be_blocked(tensor: TensorType) -> bool:
-    """Whether an array of this type may be in a layout of oneDNN's, in a graph that has any."""
-    return tensor.dtype in _BLOCKED_TYPES and len(tensor.shape) in _BLOCKED_AXES
-
-
-def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
-    """Forward entries that operators read both before and after a view changes their layout in place."""
-    if not has_layouts(training, device):
-        return frozenset()
-    chunk: dict[Entry, Entry] = {}  # the first entry of those that are copies of each other in one chunk
-    viewed: set[Entry] = set()
-    read_otherwise: set[Entry] = set()
-    for number, node in training.operators():
-        inside = {i: o for i, o, same in node.inplace if same}
-        for position, entry in enumerate(node.inputs):
-            source = Entry(entry.node, entry.index)
-            if position in node.shape_only or not may_be_blocked(training.type_of(source)):
-                continue
-            first = chunk.get(source, source)
-            if position in inside and spec(node.op).layout.identity:
-                chunk[Entry(number, inside[position])] = first
-            elif position in inside and node.forward:
-                viewed.add(first)
-            elif node.forward or not spec(training.nodes[source.node].op).layout.layout_invariant_grad:
-                read_otherwise.add(first)
-    changed = viewed & read_otherwise
-    return frozenset(entry for first in changed for entry in {first, *(e for e, f in chunk.items() if f == first)})
 
 
 def in_place(training: TrainingGraph) -> frozenset[int]:
@@ -231,7 +100,7 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     nodes = list(training.nodes)
     for number in numbers:
         node, first = training.nodes[number], training.first_entry[number]
-        pairs = {(i, o) for i, o, same in node.inplace if not same and inplace[first + o] != i}
+        pairs = _removed(node, {(inplace[first + o], o) for o in range(len(node.outputs))})
         owner = sensitive.forward_of(node).original
         if owner is None:  # a sum of gradients, which cannot be marked, and which no recomputation changes
             nodes[number] = _without(node, pairs)
@@ -243,6 +112,83 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     for number, key in owned.items():
         nodes[number] = _without(nodes[number], removed[key])
     return replace(training, nodes=tuple(nodes), no_inplace=_texts(removed))
+
+
+def _removed(node: TrainingNode, taken: AbstractSet[tuple[int, int]]) -> set[tuple[int, int]]:
+    """The in-place options that MXNet does not take, so that it does not take them under a plan either.
+
+    One that needs the input of an option before it stays, since both cannot be taken. It counts where a program needs
+    fewer gradients than there are: without the first one, MXNet takes the second, with and without a plan.
+    """
+    removed: set[tuple[int, int]] = set()
+    used: set[int] = set()
+    for i, o, same in node.inplace:
+        if (i, o) in taken:
+            used.add(i)
+        elif not same and i not in used:
+            removed.add((i, o))
+    return removed
+
+
+def over_first_input(training: TrainingGraph, device: str) -> frozenset[int]:
+    """Gradient nodes that work in place over their first input, and whose bits may depend on it.
+
+    ``training`` comes from `as_stock`.
+    """
+    sensitive = _Sensitive(training, device)
+    return frozenset(
+        number for number, node in training.operators()
+        if not node.forward and number in sensitive and any(i == 0 and not same for i, _, same in node.inplace)
+    )  # fmt: skip
+
+
+def displacing(training: TrainingGraph, changed: TrainingGraph, device: str) -> frozenset[int]:
+    """The user's nodes (by number) whose gradient rules have an operator lose its place.
+
+    ``training`` comes from `as_stock`, ``changed`` has gradients that follow rules. One that reads an array twice does
+    not write over it, nor does any operator that runs before another reader. If no rule is found to be at fault, all of
+    them are.
+    """
+    sensitive = _Sensitive(changed, device)
+    if not any(number in sensitive for number, _ in changed.operators()):
+        return frozenset()
+    storage, readers = blocks(changed), _readers(changed)
+    displaced: set[int] = set()
+    for number, position, output, same in _lost(changed, storage, sensitive):
+        if not readers[Entry(number, output)] or (same and not _keeps_layout(changed.nodes[number])):
+            continue
+        source = changed.nodes[number].inputs[position]
+        chunk = storage.chunk[changed.entry_id(source)]
+        displaced |= {
+            forward for reader, node in changed.operators()
+            if any(storage.chunk[changed.entry_id(entry)] == chunk for entry in node.inputs)
+            and (reader >= len(training.nodes) or node.inputs != training.nodes[reader].inputs)
+            for forward in _ruled(changed, node)
+        } or set(changed.gradient_rules)  # fmt: skip
+    return frozenset(displaced)
+
+
+def _ruled(changed: TrainingGraph, node: TrainingNode) -> Iterator[int]:
+    """The user's nodes with a rule of whose gradient this is."""
+    for dep in () if node.forward else node.control_deps:
+        original = changed.nodes[dep].original
+        if original is not None and original in changed.gradient_rules:
+            yield original
+
+
+def _readers(training: TrainingGraph) -> Mapping[Entry, list[int]]:
+    readers: dict[Entry, list[int]] = defaultdict(list)
+    for number, node in training.operators():
+        for position, entry in enumerate(node.inputs):
+            if position not in node.shape_only:
+                readers[Entry(entry.node, entry.index)].append(number)
+    return readers
+
+
+def _keeps_layout(node: TrainingNode) -> bool:
+    """Whether this is a copy that has its input's layout in place, and the plain one elsewhere."""
+    layout = spec(node.op).layout
+    return layout.identity and layout.clone_layout_may_differ
 
 
 def _without(node: TrainingNode, removed: AbstractSet[tuple[int, int]]) -> TrainingNode:
@@ -273,14 +219,10 @@ def moved(
         return frozenset()
     planned = with_clones(training, recompute, schedule)
     number_of = training.number_of
-    storage = blocks(planned)
-    readers: dict[Entry, list[int]] = defaultdict(list)
+    storage, readers = blocks(planned), _readers(planned)
     of_chunk: dict[int, set[int]] = defaultdict(set)  # also of the copies in it
-    for number, node in planned.operators():
-        for position, entry in enumerate(node.inputs):
-            if position not in node.shape_only:
-                readers[Entry(entry.node, entry.index)].append(number)
-                of_chunk[storage.chunk[planned.entry_id(entry)]].add(number)
+    for entry, numbers in readers.items():
+        of_chunk[storage.chunk[planned.entry_id(entry)]].update(numbers)
 
     def clones(numbers: Iterable[int]) -> set[int]:
         nodes = (planned.nodes[number] for number in numbers)
@@ -288,8 +230,7 @@ def moved(
 
     refused: set[int] = set()
     for number, position, output, same in _lost(planned, storage, _Sensitive(planned, device)):
-        layout = spec(planned.nodes[number].op).layout
-        if not readers[Entry(number, output)] or (same and not (layout.identity and layout.clone_layout_may_differ)):
+        if not readers[Entry(number, output)] or (same and not _keeps_layout(planned.nodes[number])):
             continue
         if same:  # the clone of a copy: out of place it would make a plain array of a blocked one
             refused |= clones([number])
@@ -302,8 +243,16 @@ def moved(
 
 
 def _lost(planned: TrainingGraph, storage: Storage, sensitive: _Sensitive) -> Iterator[tuple[int, int, int, bool]]:
-    """In-place options that are not taken, of nodes whose bits may depend on it: node, input, output, identity."""
+    """In-place options that are not taken, of nodes whose bits may depend on it: node, input, output, identity.
+
+    The graph comes from `as_stock`: without a plan, MXNet takes all options but those that need the input of one
+    before.
+    """
     for number, node in planned.operators():
+        used: set[int] = set()
         for position, output, same in node.inplace if number in sensitive else ():
-            if storage.inplace[planned.first_entry[number] + output] != position:
+            is_taken = storage.inplace[planned.first_entry[number] + output] == position
+            if not is_taken and (same or position not in used):
                 yield number, position, output, same
+            if is_taken or not same:
+                used.add(position)

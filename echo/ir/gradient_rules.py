@@ -108,13 +108,15 @@ _TOTAL = Read(Source.FORWARD, 0)
 class _Case:
     """A forward node whose gradient may read less. ``onednn``: oneDNN computes gradients of activations.
 
-    ``copied``: a gradient that is not oneDNN's would keep a plain copy of the node's output.
+    ``copied``: a gradient that is not oneDNN's would keep a plain copy of the node's output. ``in_place``: the gradient
+    has to write over the output's gradient, which it cannot if it reads that twice.
     """
 
     training: TrainingGraph
     number: int
     onednn: bool
     copied: bool
+    in_place: bool
 
     @property
     def node(self) -> TrainingNode:
@@ -175,14 +177,21 @@ def _concat(terms: int) -> GradientRule:
 
 
 def _of_sum(case: _Case) -> GradientRule | None:
-    """Terms of the sum's shape and type are not read: the sum itself, or its gradient, may stand in their place."""
+    """Terms of the sum's shape and type are not read: the sum, its gradient or one of them may stand for both."""
     types = [case.training.type_of(entry) for entry in case.node.inputs]
     total = case.node.outputs[0]
-    if any(tensor.flag != total.flag for tensor in types) or all(tensor != total for tensor in types):
+    unread = [term for tensor, term in zip(types, _TERMS) if tensor == total]
+    if any(tensor.flag != total.flag for tensor in types) or not unread:
         return None
-    unread = _TOTAL if case.is_read(Entry(case.number)) else _GRADIENT
-    left, right = (unread if tensor == total else term for tensor, term in zip(types, _TERMS))
-    return _sum(case.node.op, left, right)
+    if case.is_read(Entry(case.number)):
+        read = _TOTAL
+    elif not case.in_place:
+        read = _GRADIENT
+    else:
+        kept = [term for term in unread if case.is_read(case.node.inputs[_TERMS.index(term)])]
+        read = (kept or unread)[0]
+    terms = [read if term in unread else term for term in _TERMS]
+    return None if terms == _TERMS else _sum(case.node.op, *terms)
 
 
 def _sum(op: str, left: Read, right: Read) -> GradientRule:
@@ -197,7 +206,7 @@ class _Rules(NamedTuple):
 
 
 def _sums(op: str, _: Mapping[str, str]) -> tuple[GradientRule, ...]:
-    return tuple(_sum(op, *pair) for pair in product((_GRADIENT, _TOTAL, _TERMS[0]), (_GRADIENT, _TOTAL, _TERMS[1])))
+    return tuple(_sum(op, *pair) for pair in product((_GRADIENT, _TOTAL, *_TERMS), repeat=2))
 
 
 def _activations(_: str, attrs: Mapping[str, str]) -> tuple[GradientRule, ...]:
@@ -233,22 +242,25 @@ def gradient_rules(
     onednn: bool,
     copied: AbstractSet[Entry] = frozenset(),
     cudnn: bool = False,
+    in_place: AbstractSet[int] = frozenset(),
 ) -> dict[int, GradientRule]:
     """For some nodes of the user (by number): a rule by which their gradients read less.
 
     ``training`` is the graph as MXNet makes it; ``onednn`` says whether oneDNN computes gradients of activations and
     convolutions, ``cudnn`` whether cuDNN does those of convolutions, whose sums are written, not added to.
     The rules keep every bit. Entries in ``copied`` are not read by operators that would keep plain copies of them
-    (`echo.estimators.inplace.copied`).
+    (`echo.estimators.layouts.copied`). Gradients in ``in_place`` have to work in place over their first input
+    (`echo.estimators.inplace.over_first_input`).
     """
     rules: dict[int, GradientRule] = {}
-    for _, node in training.operators():
+    for gradient, node in training.operators():
         for number in () if node.forward else node.control_deps:
             forward = training.nodes[number]
             family = spec(forward.op).gradient.rule_family
             if forward.original is None or family is None:
                 continue
-            rule = _FAMILIES[family].choose(_Case(training, number, onednn, Entry(number) in copied))
+            case = _Case(training, number, onednn, Entry(number) in copied, gradient in in_place)
+            rule = _FAMILIES[family].choose(case)
             if rule is not None and rule.before == node.op:
                 rules[forward.original] = rule
     for number, rule in split_gradients(training, cudnn).items() if onednn or cudnn else ():

@@ -187,7 +187,7 @@ class Layout:
         propagates_layout: it is faster on a blocked input and hands that layout on, so it is measured on such an input,
             too.
         onednn: oneDNN runs it (``TIsMKLDNN`` in MXNet's source), or it copies nothing for longer than it runs. Any
-            other operator keeps plain copies of blocked inputs (`echo.estimators.inplace`).
+            other operator keeps plain copies of blocked inputs (`echo.estimators.layouts`).
         plain: its outputs are plain all the same.
         identity: in place, it leaves its input in the layout that it has; views make it plain.
         layout_invariant_grad: its gradient reads its own output, and computes the same in any layout of it.

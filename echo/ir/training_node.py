@@ -75,7 +75,7 @@ class TrainingNode:
     plans none: those that the node adds to another array (MXNet's pass DetectInplaceAddTo comes after that of memory),
     and unread gradients of operators that then leave them out (``echo/native/hook/unused_outputs.h``).
     ``layout_copy_bytes`` are bytes that each copy of a forward node would keep in addition to all that is planned
-    (`echo.estimators.inplace`).
+    (`echo.estimators.layouts`).
     """
 
     op: str

@@ -9,7 +9,8 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError, matches_no_node
 from echo.estimators.cost_model import CostModel
-from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may_be_blocked, relaid, with_layout_copies
+from echo.estimators.inplace import as_stock, displacing, in_place, over_first_input
+from echo.estimators.layouts import copied, has_layouts, may_be_blocked, relaid, with_layout_copies
 from echo.ir.gradient_rules import gradient_rules
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
@@ -41,9 +42,15 @@ class Differentiate:
         training = with_layout_copies(as_stock(training, framework.device), framework.device)
         if request.memory_frozen_reason:
             return training
-        copied_entries = copied(training, framework.device)
-        rules = gradient_rules(training, framework.onednn, copied_entries, framework.cudnn)
-        return framework.apply_gradient_rules(training, rules) if rules else training
+        copied_entries, in_place = copied(training, framework.device), over_first_input(training, framework.device)
+        rules = gradient_rules(training, framework.onednn, copied_entries, framework.cudnn, in_place)
+        while rules:
+            changed = framework.apply_gradient_rules(training, rules)
+            displaced = displacing(training, changed, framework.device)
+            if not displaced:
+                return changed
+            rules = {number: rule for number, rule in rules.items() if number not in displaced}
+        return training
 
 
 # Which feature maps may be recomputed at all: safe operators, and what the user insists on.

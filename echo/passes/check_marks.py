@@ -10,7 +10,8 @@ import re
 from typing import Any, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.estimators.inplace import as_stock, copied, moved, shape_only_hazard
+from echo.estimators.inplace import as_stock, displacing, moved, over_first_input
+from echo.estimators.layouts import copied, shape_only_hazard
 from echo.ir.gradient_rules import gradient_rules, known
 from echo.ir.graph import Graph, Node
 from echo.ir.op_spec import (
@@ -155,6 +156,10 @@ def check_marks(graph: Graph, plan: Plan, framework: Framework) -> None:
     present = {node.original for node in training.nodes}
     rules = {number: GradientRule.parse(text) for number, text in texts.items() if number in present}
     changed = framework.apply_gradient_rules(training, rules) if rules else training
+    displaced = sorted(displacing(training, changed, framework.device)) if framework.hook else []
+    if displaced:
+        raise GraphError(f"marks: with the gradient rule of node {displaced[0]}, an operator next to it would not "
+                         "work in place as it does in the original graph, which may change last bits")  # fmt: skip
     _check_recomputed(graph, changed, plan, framework)
     late = shape_only_hazard(graph, changed, framework.device)
     if late and plan.match_range != StorageStrategy.ASSIGNED:
@@ -213,7 +218,8 @@ def _check_gradients(graph: Graph, training: TrainingGraph, texts: Mapping[int, 
     if not texts:
         return
     ways = (frozenset(), copied(training, framework.device)) if framework.hook else ()
-    allowed = [gradient_rules(training, framework.onednn, entries, framework.cudnn) for entries in ways]
+    in_place = over_first_input(training, framework.device)
+    allowed = [gradient_rules(training, framework.onednn, entries, framework.cudnn, in_place) for entries in ways]
     marks = [gradient_marks(graph, training, marks_of_way) for marks_of_way in allowed]
     for number, text in texts.items():
         if all(marks_of_way.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for marks_of_way in marks):

@@ -7,7 +7,7 @@ from typing import ClassVar, Iterable, Iterator, Mapping
 
 from echo.estimators.cost_model import CostModel
 from echo.estimators.footprint import footprint
-from echo.estimators.inplace import shape_only_hazard
+from echo.estimators.layouts import shape_only_hazard
 from echo.estimators.storage_planner import blocks
 from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, GradientRule

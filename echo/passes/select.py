@@ -8,7 +8,8 @@ from typing import ClassVar, Mapping
 from echo.errors import BudgetError, OptionError
 from echo.estimators.cost_model import CostModel
 from echo.estimators.footprint import footprint, held_at_peak
-from echo.estimators.inplace import moved, shape_only_hazard
+from echo.estimators.inplace import moved
+from echo.estimators.layouts import shape_only_hazard
 from echo.estimators.storage_planner import RecomputeMask, blocks
 from echo.ir.graph import Entry
 from echo.ir.ops import spec

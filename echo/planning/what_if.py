@@ -9,7 +9,7 @@ from typing import Iterable
 import numpy as np
 
 from echo.estimators.cost_model import CostModel
-from echo.estimators.inplace import with_layout_copies
+from echo.estimators.layouts import with_layout_copies
 from echo.estimators.storage_planner import Evaluation, Evaluator, RecomputeMask
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule

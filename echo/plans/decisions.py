@@ -17,7 +17,7 @@ from echo.system.files import shortened
 # The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes.
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
-LAYOUT_COPIES = "plain copies of maps"  # of recomputed operators, alongside their arrays (`echo.estimators.inplace`)
+LAYOUT_COPIES = "plain copies of maps"  # of recomputed operators, alongside their arrays (`echo.estimators.layouts`)
 WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.footprint`)
 STASH, RECOMPUTE = "stash", "recompute"
 _MOST_REASONS = 3

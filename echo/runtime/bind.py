@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.estimators.inplace import with_layout_copies
+from echo.estimators.layouts import with_layout_copies
 from echo.frontend import mxnet_settings
 from echo.frontend.capture import bind_without_memory, training_graph
 from echo.frontend.framework import MxnetFramework

@@ -11,7 +11,8 @@ import pytest
 
 from echo.errors import OptionError
 from echo.estimators.cost_model import CostModel
-from echo.estimators.inplace import as_stock, with_layout_copies
+from echo.estimators.inplace import as_stock
+from echo.estimators.layouts import with_layout_copies
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.training_graph import Runner, TrainingGraph

@@ -115,6 +115,7 @@ void plan_memory(void* result, void* functor, RawGraph* graph) {
 }
 
 void* memory_pass(void* result, void* functor, RawGraph* graph) {
+  const ScopedInplace options(is_inference(*graph));
   plan_memory(result, functor, graph);
   Made made(result);
   if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result), t_capturing_nodes);

@@ -67,7 +67,10 @@ Pairs parse_no_inplace(const RawAttrs& attrs, const std::string& text) {
   return no_inplace;
 }
 
+thread_local bool t_all = false;
+
 Pairs no_inplace_of(const RawAttrs& attrs) {
+  if (t_all) return {};
   const std::string* text = map_find<std::string>(attrs.dict, kNoInplaceAttribute);
   return text ? parse_no_inplace(attrs, *text) : Pairs();
 }
@@ -131,6 +134,9 @@ void unwrap_all(const char* attribute, Invoker replacement, const std::vector<In
 }
 
 }  // namespace
+
+ScopedInplace::ScopedInplace(bool all) : before_(t_all) { t_all = all; }
+ScopedInplace::~ScopedInplace() { t_all = before_; }
 
 void wrap_inplace() {
   wrap_all("FInplaceIdentity", inplace_identity, &g_identities);

@@ -14,4 +14,18 @@ namespace echo {
 void wrap_inplace();
 void unwrap_inplace();
 
+// While it lives, this thread leaves nothing out, if `all`. A CachedOp with static_alloc runs inference by the plan's
+// graph, where no gradient reads anything: MXNet then takes options that it does not take in training, with or without
+// a plan.
+class ScopedInplace {
+ public:
+  explicit ScopedInplace(bool all);
+  ~ScopedInplace();
+  ScopedInplace(const ScopedInplace&) = delete;
+  ScopedInplace& operator=(const ScopedInplace&) = delete;
+
+ private:
+  bool before_;
+};
+
 }  // namespace echo

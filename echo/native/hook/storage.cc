@@ -18,6 +18,19 @@ Reads reads_of(const RawGraph& graph) {
   return reads;
 }
 
+bool is_inference(const RawGraph& graph) {
+  const Reads reads = reads_of(graph);
+  if (reads.count.empty() || reads.first_node) return false;
+  const RawIndexedGraph& indexed = *api().indexed_graph(&graph);
+  std::vector<std::uint32_t> own(reads.count.size(), 0);
+  const auto count = [&](const IndexedEntry& entry) { ++own.at(indexed.entry_offsets[entry.node] + entry.index); };
+  for (const std::uint32_t node : indexed.input_nodes) ++own.at(indexed.entry_offsets[node]);
+  for (const IndexedNode& node : indexed.nodes)
+    for (std::size_t i = 0; i < node.inputs.size; ++i) count(node.inputs.data[i]);
+  for (const IndexedEntry& output : indexed.outputs) count(output);
+  return own == reads.count;
+}
+
 namespace {
 
 class Assignment {

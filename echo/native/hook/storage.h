@@ -18,6 +18,10 @@ struct Reads {
 
 Reads reads_of(const RawGraph& graph);
 
+// Whether this is the graph of a CachedOp for passes after which no gradient is computed: nothing but the graph itself
+// will read its entries.
+bool is_inference(const RawGraph& graph);
+
 // Gives the entries of a graph that MXNet's memory pass has planned chunks by `assign_chunks`. What MXNet computes in
 // place stays so; what it allocates elsewhere is left alone.
 void assign_storage(const Reads& reads, RawGraph* graph);

@@ -8,7 +8,7 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.estimators.inplace import relaid
+from echo.estimators.layouts import relaid
 from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding

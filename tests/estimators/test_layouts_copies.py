@@ -12,7 +12,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import echo
-from echo.estimators.inplace import copied, with_layout_copies
+from echo.estimators.layouts import copied, with_layout_copies
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
 from echo.frontend.capture import training_graph

@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.estimators.inplace import shape_only_hazard
+from echo.estimators.layouts import shape_only_hazard
 from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
