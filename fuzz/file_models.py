@@ -10,7 +10,6 @@ import numpy as np
 from mxnet import autograd
 
 import echo
-from echo.frontend.derived_graphs import stateless
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.runtime.cached_op import StockCachedOp
@@ -95,10 +94,9 @@ def symbol(model: str) -> mx.sym.Symbol:
 
 
 @lru_cache(maxsize=None)
-def graph(model: str, runner: str) -> Graph:
-    """The graph that a runner plans."""
-    found = graph_of(symbol(model))
-    return found if runner == "executor" else stateless(found)
+def graph(model: str) -> Graph:
+    """The graph that is planned."""
+    return graph_of(symbol(model))
 
 
 @lru_cache(maxsize=None)

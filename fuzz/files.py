@@ -68,7 +68,7 @@ def run(seed: int) -> str | None:
 def edited_value(rng: random.Random, setup: Setup) -> str | None:
     """A plan with other values in it, as if its digest were right."""
     value = json.loads(whole(setup))
-    done = file_edits.edit(rng, value, graph(setup.model, setup.runner))
+    done = file_edits.edit(rng, value, graph(setup.model))
     return outcome(setup, value, "; ".join(done))
 
 

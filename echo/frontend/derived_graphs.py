@@ -18,9 +18,8 @@ from echo.estimators.storage_planner import blocks, planned_bytes
 from echo.frontend.capture import captured_graph, graph_in
 from echo.frontend.symbols import graph_with, infer_binding, numbered_symbol
 from echo.ir.gradient_rules import SUM
-from echo.ir.graph import VARIABLE, Entry, Graph, Node
-from echo.ir.op_spec import COPY_ATTRIBUTE, GradientRule, Read, Source
-from echo.ir.ops import ops_with, spec
+from echo.ir.graph import VARIABLE, Entry, Node
+from echo.ir.op_spec import GradientRule, Read, Source
 from echo.ir.schedule import CLONE_SUFFIX, in_execution_order
 from echo.ir.training_graph import GRADIENT_SUM, MemoryPool, Runner, TrainingGraph, added_outputs
 from echo.ir.training_node import NO_NUMBERS, TrainingNode
@@ -29,51 +28,6 @@ from echo.ir.training_node import NO_NUMBERS, TrainingNode
 #
 # MXNet plans a CachedOp when it is called and cannot be asked beforehand: the training graph still comes from MXNet's
 # own gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.mxnet_storage`).
-
-_MOST_GATES = 8  # an LSTM cell has four
-_WITH_STATE = {op: spec(op) for op in ops_with(lambda row: bool(row.safety.stateless_as))}
-_STATEFUL = {  # the operators that keep state, and their gradients, by the names of the stateless ones
-    **{row.safety.stateless_as: op for op, row in _WITH_STATE.items()},
-    **{spec(row.safety.stateless_as).gradient.gradient_op: row.gradient.gradient_op for row in _WITH_STATE.values()},
-}
-_NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nothing reads it
-
-
-def stateless(graph: Graph) -> Graph:
-    """The graph with operators that keep state replaced by stateless ones of the same bits.
-
-    A CachedOp has no room for the state of a node that it recomputes. SliceChannel, which is in every LSTM cell, keeps
-    one although it needs none; ``_split_v2`` is the same without. But it takes 20 times as long for steps, which are
-    long runs of elements: those stay as they are, and run once.
-    """
-    if not any(map(_is_of_gates, graph.nodes)):
-        return graph
-    nodes = list(graph.nodes)
-    for number, node in enumerate(nodes):
-        if _is_of_gates(node):
-            nodes[number] = replace(node, op=spec(node.op).safety.stateless_as, attrs=_split(node.attrs, number))
-    return replace(graph, nodes=tuple(nodes))
-
-
-def _is_of_gates(node: Node) -> bool:
-    return bool(spec(node.op).safety.stateless_as) and int(node.attrs["num_outputs"]) <= _MOST_GATES
-
-
-def as_stateful(node: str, value: str, op: str) -> tuple[str, str]:
-    """The name and operator that MXNet gives to a value of a SliceChannel, from those of a `stateless` one."""
-    of_node = value[len(node) + 1 :]
-    if of_node.isdigit():
-        of_node = f"output{of_node}"
-    elif of_node == "backward_0":
-        of_node = "backward_data"
-    return f"{node}_{of_node}", _STATEFUL.get(op, op)
-
-
-def _split(attrs: Mapping[str, str], number: int) -> dict[str, str]:
-    split = {"indices": "()", "axis": "1", "squeeze_axis": "False", "sections": attrs["num_outputs"]}
-    split[COPY_ATTRIBUTE] = "all"  # its gradient overwrites where SliceChannel's adds
-    split[_NUMBER_ATTRIBUTE] = str(number)  # MXNet merges equal nodes that keep no state, and sums gradients otherwise
-    return {**split, **{name: text for name, text in attrs.items() if name != "num_outputs"}}
 
 
 def as_cached(

@@ -16,7 +16,7 @@ from echo.estimators.cost_model import CostModel, MeasureFunction, estimate
 from echo.estimators.cost_table import CostTable
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
-from echo.frontend.derived_graphs import apply_gradient_rules, as_cached, stateless
+from echo.frontend.derived_graphs import apply_gradient_rules, as_cached
 from echo.frontend.install import check_version, device_blocker, extension_blocker, install_hook, onednn_activations
 from echo.frontend.measure import TimerClient, race
 from echo.frontend.measurement_process import measuring
@@ -121,9 +121,6 @@ class MxnetFramework:
         """The variables without gradients, and whether kernels draw Dropout's numbers: patterns read it."""
         names = self.argument_names() if "null" in self._binding.grad_req else ()
         return setting_of(names, self._binding, self.device)
-
-    def runnable(self, graph: Graph) -> Graph:
-        return graph if self._runner == Runner.EXECUTOR else stateless(graph)
 
     def types(self) -> Mapping[Entry, TensorType]:
         if self._types is None:

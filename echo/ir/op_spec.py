@@ -236,7 +236,6 @@ class Safety:
         takes_attrs: its nodes may be given further attributes.
         exempt_from_write_check: inputs whose values no result depends on, or that MXNet counts as written in every
             pass.
-        stateless_as: the operator that computes the same and keeps no state.
     """
 
     recomputable: bool = False
@@ -251,7 +250,6 @@ class Safety:
     reads_at_dispatch: bool = False
     takes_attrs: bool = True
     exempt_from_write_check: Mapping[int, When] = field(default_factory=dict)
-    stateless_as: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import AbstractSet, Callable, ClassVar
 
 from echo.estimators.footprint import workspaces
@@ -53,7 +53,7 @@ class Fuse:
             return Fused(request.graph)  # so that the error names the user's own operators
         if fused.match_sites and framework.why_no_fusion:
             return Fused(request.graph, notes=(Note(f"no operator is fused: {framework.why_no_fusion}"),))
-        return replace(fused, graph=framework.runnable(fused.graph))
+        return fused
 
 
 def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
@@ -72,7 +72,7 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
         )  # fmt: skip
         if not fused.match_sites or framework.why_no_fusion:
             return fused
-        large = too_large(framework.on(framework.runnable(fused.graph)))
+        large = too_large(framework.on(fused.graph))
         if large.keys() <= refused.keys():
             return fused
         refused.update(large)

@@ -108,9 +108,9 @@ class PackMasks:
         masked = [number for name, number in packed.match_sites if name in MASKS]
         if not masked:
             return Masked(unchanged)
-        types, graph = framework.types(), framework.runnable(packed.graph)
+        types = framework.types()
         total = sum(types[Entry(number)].bytes for number in masked)
-        return Masked(unchanged, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
+        return Masked(unchanged, replace(packed, missed=missed, notes=fused.notes, bits=fused.bits), total)
 
 
 # The layout of products with one weight, chosen by the time they take on this device (EcoRNN, MICRO'18, section 3).

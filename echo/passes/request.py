@@ -73,9 +73,6 @@ class Framework(Protocol):
     def argument_names(self) -> Sequence[str]:
         """The names of ``key.arguments``."""
 
-    def runnable(self, graph: Graph) -> Graph:
-        """The graph in operators that may be recomputed here: a CachedOp has no room for their state."""
-
     def on(self, graph: Graph) -> Framework:
         """The framework of another graph with the same arguments; ``key`` stays the user's."""
 

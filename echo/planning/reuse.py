@@ -148,7 +148,7 @@ def fused_base(plan: Plan, graph: Graph, framework: Framework) -> Graph:
         return graph
     if framework.why_no_fusion:
         raise GraphError(f"the plan has fused operators: {framework.why_no_fusion}")
-    return framework.runnable(fused_at(graph, plan.fused, framework.adds, framework.setting))
+    return fused_at(graph, plan.fused, framework.adds, framework.setting)
 
 
 _SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"
@@ -282,7 +282,6 @@ def follow(model: PlannedGraph, graph: Graph, framework: Framework, options: Opt
         base, hidden = fused_for_shapes(
             graph, plan.fused, framework.adds, framework.setting, types, framework.inferred
         )  # fmt: skip
-        base = framework.runnable(base)
     marked = with_marks(base, plan, framework)
     request = Request(base, options, framework.on(base), details=False)
     if plan.fused and (large := too_large(request.framework)):

@@ -21,7 +21,6 @@ from echo import native
 from echo.errors import GraphError
 from echo.frontend import mxnet_settings
 from echo.frontend.capture import bind_without_memory
-from echo.frontend.derived_graphs import stateless
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of, without_marks
 from echo.ir.graph import Graph
@@ -319,14 +318,14 @@ class _Planning:
             return Answer(None, ORIGINAL)
         op = self.op
         planned = find_plan(
-            stateless(op._graph), self._binding, self.args[0].context, self.options, op._runner, op.details, further
+            op._graph, self._binding, self.args[0].context, self.options, op._runner, op.details, further
         )  # fmt: skip
         return Answer(None, ORIGINAL) if planned is None else self._answer(planned)
 
     def follow(self) -> Answer | None:
         op = self.op
         planned = follow_plan(
-            stateless(op._graph), self._binding, self.args[0].context, self.options, op._runner
+            op._graph, self._binding, self.args[0].context, self.options, op._runner
         )  # fmt: skip
         return None if planned is None else self._answer(planned)
 
@@ -339,7 +338,7 @@ class _Planning:
         if self.op._runner == Runner.DYNAMIC:
             return_large_blocks()
         inputs = self.op._symbol.list_inputs()
-        return Answer(planned.plan, chosen(planned.plan, planned.graph, stateless(self.op._graph), inputs))
+        return Answer(planned.plan, chosen(planned.plan, planned.graph, self.op._graph, inputs))
 
 
 def _why_untouched(graph: Graph, static: bool, inline_limit: int) -> str:

@@ -18,7 +18,6 @@ from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, UnsupportedError, one_line
-from echo.frontend.derived_graphs import as_stateful
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.ir.graph import Graph, Node
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, GradientRule
@@ -318,8 +317,6 @@ class WithoutClones:
         self._variables = {node.name for node in original.nodes if node.is_variable}
         clones = {bound.nodes[number].name + _CLONE_SUFFIX[mark] for number, mark in marked(original, bound).items()}
         self._clones = clones - self._names
-        pairs = zip(original.nodes, bound.nodes)
-        self._sliced = {user_node.name for user_node, bound_node in pairs if user_node.op != bound_node.op}
         texts = {node.name: node.attrs.get(GRADIENT_ATTRIBUTE) for node in bound.nodes}
         self._rules = {name: GradientRule.parse(text) for name, text in texts.items() if text}
         self._waiting: tuple[Any, ...] | None = None
@@ -329,8 +326,6 @@ class WithoutClones:
         name = _text(args[0])
         node = self._node_of(name)
         hidden = self.muted or node in self._clones
-        if node in self._sliced and len(args) == 3:
-            args = (*(text.encode() for text in as_stateful(node, name, _text(args[1]))), args[2])
         if node in self._rules and len(args) == 3:
             rule, op = self._rules[node], _text(args[1])
             args = (args[0], (rule.before if op == rule.after else op).encode(), args[2])

@@ -13,7 +13,6 @@ from mxnet.gluon import Block, HybridBlock, SymbolBlock, nn
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, UnsupportedError
-from echo.frontend.derived_graphs import stateless
 from echo.frontend.framework import MxnetFramework
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
@@ -186,7 +185,7 @@ def framework_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Co
     flags = dict(block._flags)
     runner = Runner.of_flags(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
     binding = infer_binding(symbol, shapes)
-    return framework_of(stateless(graph), lambda: binding, ctx, runner)
+    return framework_of(graph, lambda: binding, ctx, runner)
 
 
 # Programs of which echo sees little, and one line that logs it: blocks that are not hybridized.

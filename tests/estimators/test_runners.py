@@ -14,10 +14,9 @@ from echo import native
 from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
-from echo.frontend.derived_graphs import as_cached, stateless
-from echo.frontend.symbols import graph_of, symbol_of
+from echo.frontend.derived_graphs import as_cached
+from echo.frontend.symbols import symbol_of
 from echo.ir.graph import Entry, Graph
-from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import MemoryPool, Runner, StorageStrategy, TrainingGraph
 from echo.plans.decisions import mark
@@ -140,7 +139,7 @@ def trained_inputs(case: Case) -> Case:
     """The same symbol with a gradient for every argument, which is what a CachedOp prepares for."""
     shapes = dict(zip(case.symbol.list_arguments(), case.binding.arg_shapes))
     types = dict(zip(case.symbol.list_arguments(), case.binding.arg_types))
-    return case_of(symbol_of(stateless(case.graph)), shapes, dict.fromkeys(shapes, "write"), types)
+    return case_of(case.symbol, shapes, dict.fromkeys(shapes, "write"), types)
 
 
 def allocated(case: Case, graph: Graph, static: bool) -> tuple[int, int]:
@@ -187,38 +186,6 @@ def test_a_cached_op_allocates_what_was_planned(name: str) -> None:
         predicted = plan_storage(with_clones(training, chosen), match_range or 16).total
         assert sum(allocated(case, graph, static=True)) == predicted
     assert predicted != training.planned_bytes
-
-
-def test_slices_without_state_are_the_same_slices() -> None:
-    graph = stateless(graph_of(any_case("slices").symbol))
-    assert not any(node.op == "SliceChannel" for node in graph.nodes)
-    before, after = any_case("slices").symbol, symbol_of(graph)
-    assert after.list_arguments() == before.list_arguments()
-    shapes = {name: shape for name, shape in zip(before.list_arguments(), before.infer_shape(data=(6, 10))[0])}
-    results = []
-    for symbol in (before, after):
-        mx.random.seed(0)
-        generator = np.random.RandomState(0)
-        executor = symbol.simple_bind(mx.cpu(), **shapes)
-        for name, array in executor.arg_dict.items():
-            array[:] = generator.normal(size=shapes[name])
-        executor.forward(is_train=True)
-        executor.backward()
-        results.append([out.asnumpy() for out in [*executor.outputs, *executor.grad_arrays]])
-    for one, other in zip(*results):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_squeezed_slices_and_untouched_graphs() -> None:
-    parts = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=3, axis=1, squeeze_axis=True, name="parts")
-    graph = stateless(graph_of(mx.sym.Group(list(parts))))
-    (node,) = (node for node in graph.nodes if not node.is_variable)
-    own = {"indices": "()", "axis": "1", "squeeze_axis": "True", "sections": "3"}
-    assert node.attrs.pop("__echo_node__") == "1", "or MXNet would merge equal ones"
-    assert node.attrs == {**own, COPY_ATTRIBUTE: "all"}, "its gradient overwrites, where that of the user's adds"
-    assert symbol_of(graph).infer_shape(data=(2, 3, 4))[1] == [(2, 4)] * 3
-    without = graph_of(mx.sym.tanh(mx.sym.var("data")))
-    assert stateless(without) is without
 
 
 def test_operators_with_state_are_not_offered_to_a_cached_op() -> None:

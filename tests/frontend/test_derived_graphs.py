@@ -11,47 +11,11 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.capture import training_graph
-from echo.frontend.derived_graphs import accumulations, apply_gradient_rules, as_cached, as_stateful, stateless
-from echo.frontend.symbols import graph_of
+from echo.frontend.derived_graphs import accumulations, apply_gradient_rules, as_cached
 from echo.ir.gradient_rules import gradient_rules, split_gradients
-from echo.ir.op_spec import COPY_ATTRIBUTE, GRADIENT_ATTRIBUTE, GradientRule
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import Runner, TrainingGraph
 from tests.support.cases import Case, case_of, special_case
-
-
-def sliced(parts: int) -> mx.sym.Symbol:
-    return mx.sym.Group(list(mx.sym.SliceChannel(mx.sym.var("x"), num_outputs=parts, axis=1, name="parts")))
-
-
-def test_slices_of_gates_keep_no_state() -> None:
-    graph = stateless(graph_of(sliced(4)))
-    node = graph.nodes[-1]
-    assert (node.op, node.name, node.attrs["sections"], node.attrs["axis"]) == ("_split_v2", "parts", "4", "1")
-    assert "num_outputs" not in node.attrs
-    assert node.attrs[COPY_ATTRIBUTE] == "all"
-
-
-def test_long_runs_of_steps_stay() -> None:
-    graph = graph_of(sliced(9))
-    assert stateless(graph) is graph
-
-
-def test_two_slices_of_one_array_stay_two() -> None:
-    both = [mx.sym.SliceChannel(mx.sym.var("x"), num_outputs=2, name=name)[0] for name in "ab"]
-    nodes = [node for node in stateless(graph_of(mx.sym.Group(both))).nodes if not node.is_variable]
-    assert nodes[0].attrs != nodes[1].attrs
-
-
-@pytest.mark.parametrize(
-    ("value", "op", "expected"),
-    [
-        ("parts_2", "_split_v2", ("parts_output2", "SliceChannel")),
-        ("parts_backward_0", "_split_v2_backward", ("parts_backward_data", "_backward_SliceChannel")),
-        ("parts_data", "tanh", ("parts_data", "tanh")),
-    ],
-)
-def test_monitors_see_the_users_operator(value: str, op: str, expected: tuple[str, str]) -> None:
-    assert as_stateful("parts", value, op) == expected
 
 
 @pytest.mark.parametrize("runner", [Runner.STATIC, Runner.DYNAMIC])

@@ -9,8 +9,6 @@ import pytest
 from mxnet import autograd
 
 from echo import native
-from echo.frontend.derived_graphs import stateless
-from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.ops import spec
 from echo.runtime.cached_op import StockCachedOp
 from tests.support.cases import recomputable_outputs
@@ -54,19 +52,18 @@ def arrays(symbol: mx.sym.Symbol) -> dict[str, Any]:
 @pytest.mark.parametrize("flags", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 def test_recomputed_in_a_cached_op(build: Build, flags: dict[str, Any]) -> None:
-    stock = symbol_with(build)
-    symbol = symbol_of(stateless(graph_of(stock)))
+    symbol = symbol_with(build)
     node = node_under(symbol)
     if node.stateful and node.op != "Dropout":
         pytest.skip(f"{node.op} keeps state: it is never recomputed in a CachedOp")
-    expected, names = run(stock, flags)
+    expected, names = run(symbol, flags)
     assert "under_echo" not in names
     marked = recomputing(symbol, {"under": list(recomputable_outputs(node, "cpu", hook=True))})
     found, names = run(marked, flags)
     assert "under_echo" in names
     assert_same(found, expected)
     if not spec(node.op).safety.train_mode_sensitive(node.attrs):
-        assert_same(run(marked, flags, train_mode=False)[0], run(stock, flags, train_mode=False)[0])
+        assert_same(run(marked, flags, train_mode=False)[0], run(symbol, flags, train_mode=False)[0])
 
 
 def test_batch_norm_depends_on_the_mode_of_the_backward_pass() -> None:

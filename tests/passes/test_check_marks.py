@@ -24,7 +24,7 @@ def tried(setup: files.Setup, number: int, attrs: dict[str, str], **more: Any) -
     value = {**json.loads(files.whole(setup)), **more}
     marks = {mark[0]: mark for mark in value["marks"]}
     ranges = {text for mark in marks.values() for name, text in mark[2].items() if name == RANGE_ATTRIBUTE}
-    own = marks.setdefault(number, [number, graph(setup.model, setup.runner).nodes[number].op, {}])
+    own = marks.setdefault(number, [number, graph(setup.model).nodes[number].op, {}])
     own[2].update(attrs)
     if PLAN_ATTRIBUTE in attrs and ranges:
         own[2].setdefault(RANGE_ATTRIBUTE, min(ranges))
@@ -34,7 +34,7 @@ def tried(setup: files.Setup, number: int, attrs: dict[str, str], **more: Any) -
 
 
 def operators(setup: files.Setup) -> list[int]:
-    return [number for number, node in enumerate(graph(setup.model, setup.runner).nodes) if not node.is_variable]
+    return [number for number, node in enumerate(graph(setup.model).nodes) if not node.is_variable]
 
 
 def check(found: list[str | None]) -> None:
@@ -46,7 +46,7 @@ def check(found: list[str | None]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("setup", SETUPS)
 def test_every_mark_at_every_operator(setup: files.Setup) -> None:
-    nodes = graph(setup.model, setup.runner).nodes
+    nodes = graph(setup.model).nodes
     check([tried(setup, number, {PLAN_ATTRIBUTE: text}) for number in operators(setup) for text in OUTPUTS])
     check([tried(setup, number, {PLAN_ATTRIBUTE: text}) for number in operators(setup)[::5] for text in MALFORMED])
     texts = sorted({rule.text for number in operators(setup) for rule in known(nodes[number].op, nodes[number].attrs)})

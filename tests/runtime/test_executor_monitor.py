@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import mxnet as mx
@@ -61,11 +60,6 @@ def test_a_muted_monitor_drops_all() -> None:
 
 
 def test_operators_are_shown_by_the_users_names() -> None:
-    split = graph_of(mx.sym.Group(list(mx.sym.SliceChannel(mx.sym.var("x"), num_outputs=2, name="parts"))))
-    other = replace(split, nodes=(split.nodes[0], replace(split.nodes[1], op="_split_v2")))
-    seen = Seen(split, other)
-    seen(b"parts_1", b"_split_v2", handle())
-    assert seen.names == [(b"parts_output1", b"SliceChannel")]
     seen = Seen(GRAPH, GRAPH.with_attrs({1: {GRADIENT_ATTRIBUTE: "old>new:0"}}))
     seen(b"a_b_backward_data", b"new", handle())
     seen(b"a_b_output", b"tanh", handle())

@@ -25,7 +25,7 @@ def net(*more: gluon.HybridBlock) -> nn.HybridSequential:
 
 
 class Cells(gluon.HybridBlock):
-    """LSTM cells: their slices are replaced by stateless ones."""
+    """LSTM cells: their slices keep state, and run once."""
 
     def __init__(self) -> None:
         super().__init__(prefix="cells_")
