@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
@@ -34,7 +35,7 @@ from echo.system.threads import ONCE, PerThread
 logger = logging.getLogger("echo")
 _START_SECONDS = 10.0  # for a process that takes a fifth of a second where the machine has nothing else to do
 _PATIENCE = 4.0  # seconds beyond what an answer should take, also where other programs keep the processors busy
-_MOST_DEATHS = 3  # in one planning
+_MOST_DEATHS, _MOST_DEATHS_OF_ONE = 6, 2  # in one planning, and over one operator, which is not asked for again then
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 # of the user's environment: what is meant for echo, for Python, for a cluster that the process must not join, and for
 # a profiler that would write over the user's file
@@ -80,16 +81,19 @@ class _Process:
     def __init__(self) -> None:
         self._running: _Running | None = None
         self._device: tuple[int, int] | None = None
-        self._deaths = 0
+        self._deaths: Counter[str] = Counter()  # by operator
         self._starting = 0.0  # seconds of work that the start took, which the first answer counts
         self._why_not = ""
 
     def ask(self, ctx: mx.Context, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
+        op = str(request.get("microbenchmark", {}).get("op", ""))
+        if self._deaths[op] >= _MOST_DEATHS_OF_ONE:
+            raise UnmeasurableError("the processes that measured it ended")
         running = self._started(ctx)
         try:
             reply = _checked(running.ask({**request, "limit": limit}, limit))
         except (OSError, ValueError) as error:
-            self._deaths += 1
+            self._deaths[op] += 1
             ended = self.close()
             late = isinstance(error, TimeoutError) or ended == _ended_by(signal.SIGALRM)
             kind = LateError if late else UnmeasurableError
@@ -102,8 +106,9 @@ class _Process:
         device = _device(ctx)
         if self._running is not None and self._device != device:
             self.close()
-        if self._deaths >= _MOST_DEATHS:
-            raise UnavailableError(f"{self._deaths} processes that measured ended over it, no more are started")
+        deaths = sum(self._deaths.values())
+        if deaths >= _MOST_DEATHS:
+            raise UnavailableError(f"{deaths} processes that measured ended over it, no more are started")
         if self._why_not:
             raise UnavailableError(self._why_not)
         if self._running is None:

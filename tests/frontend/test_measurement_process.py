@@ -63,12 +63,22 @@ def test_one_process_answers_until_measuring_ends() -> None:
 def test_the_death_of_the_process_is_that_of_one_operator() -> None:
     with measuring():
         assert seconds() > 0
-        with pytest.raises(UnmeasurableError, match=f"ended by signal {signal.SIGFPE.value}"):
-            seconds(DEADLY)
-        assert seconds() > 0
-        for _ in range(measurement_process._MOST_DEATHS - 1):
-            with pytest.raises(UnmeasurableError):
+        for _ in range(measurement_process._MOST_DEATHS_OF_ONE):
+            with pytest.raises(UnmeasurableError, match=f"ended by signal {signal.SIGFPE.value}"):
                 seconds(DEADLY)
+            assert seconds() > 0
+        last = pid()
+        with pytest.raises(UnmeasurableError, match="the processes that measured it ended"):
+            seconds(DEADLY)
+        assert pid() == last
+        assert seconds() > 0
+
+
+def test_no_process_is_started_after_the_deaths_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement_process, "_MOST_DEATHS", 1)
+    with measuring():
+        with pytest.raises(UnmeasurableError, match="ended by signal"):
+            seconds(DEADLY)
         with pytest.raises(UnavailableError, match="no more are started"):
             seconds()
     assert seconds() > 0  # the next planning tries again
