@@ -237,13 +237,21 @@ class Variant:
         Raises:
             BudgetError: there is none.
         """
-        seconds = request.stock_seconds() if self.before is not None and self.is_timed else None
-        plan = _explained(self.plan, self.fused, self.before, seconds)
+        plan = _explained(self.plan, self.fused, self.before, self._stock_seconds(request))
         plan = replace(plan, notes=(*plan.notes, *request.notes))
         if (dump := stage_dump()) is not None:
             dump.note("plan", "\n".join([plan.summary(), *plan.remarks]))
         assert self.planned is not None
         return self.planned._replace(plan=plan, analysis=None)
+
+    def _stock_seconds(self, request: Request) -> float | None:
+        """The seconds of a step of the original graph; of further shapes of a model, by the ratio of the first one."""
+        if self.before is None:
+            return None
+        if self.is_timed:
+            return request.stock_seconds()
+        ratio = 1.0 if request.warm_start is None else request.warm_start.step_ratio
+        return None if ratio == 1.0 else ratio * self.plan.step_seconds
 
 
 class Proposal(Protocol):

@@ -213,6 +213,16 @@ def test_a_late_refinement_starts_from_the_choice(
     assert Variant(Fused(GRAPH), None, planned._replace(warm_start=None)).warmed(asked) is None
 
 
+@pytest.mark.parametrize(("ratio", "expected"), [(1.5, 1.35), (1.0, None)])
+def test_another_batch_size_takes_its_time_by_the_ratio_of_the_first(ratio: float, expected: float | None) -> None:
+    """Hardly any of its operators are measured; a bound on recomputation is one on the original step, too."""
+    unmeasured = plan_variant(500, operators=2, seconds=1.0)
+    unmeasured = replace(unmeasured, planned=SimpleNamespace(plan=unmeasured.plan, timed=False))
+    asked: Any = SimpleNamespace(warm_start=WarmStart((), step_ratio=ratio), stock_seconds=lambda: None)
+    assert unmeasured._stock_seconds(asked) == (None if expected is None else pytest.approx(expected))
+    assert plan_variant(500)._stock_seconds(asked) is None
+
+
 @pytest.mark.slow
 def test_small_recurrent_model_gets_no_plan_that_is_predicted_slower() -> None:
     data, label = mx.sym.var("data"), mx.sym.var("softmax_label")
