@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple, Sequence, TypeVar
 
 from echo.errors import BudgetError, OptionError
 from echo.plans.options import budget_bytes
@@ -51,7 +51,8 @@ class Frontier:
         multiple of the stock step's, and ``overhead``, the part of a step that recomputation adds; both are predicted.
         """
         return [
-            {"budget": budget, "total": plan.after.total, "planned": plan.after.planned, "time": plan.time_ratio,
+            {"budget": budget, "total": plan.after.total, "planned": plan.after.planned,
+             "time": _time_ratio(plan, self.plans),
              "overhead": plan.overhead, "recomputed_nodes": plan.recomputed_nodes}
             for plan, budget in zip(self.plans, self.budgets)
         ]  # fmt: skip
@@ -100,8 +101,23 @@ def frontier(plan: Callable[[int], Plan], budgets: int) -> Frontier:
 
     ``plan`` makes the plan for a budget. Points that need more memory and more time than another are left out.
     """
-    kept = points(plan, budgets, lambda one: Point(one.before.total, one.after.total, one.time_ratio))
+    made: list[Plan] = []
+
+    def planned(budget: int) -> Plan:
+        made.append(plan(budget))
+        return made[-1]
+
+    kept = points(planned, budgets, lambda one: Point(one.before.total, one.after.total, _time_ratio(one, made)))
     return Frontier(tuple(plan for _, plan in kept), tuple(budget for budget, _ in kept))
+
+
+def _time_ratio(plan: Plan, plans: Sequence[Plan]) -> float:
+    """The time of a step as a multiple of the original graph's, which the other plans know where this one does not.
+
+    Where the machine is busy, too little of a graph may be measured to say its time; what is known has to do here.
+    """
+    stock = plan.stock_seconds or next((other.stock_seconds for other in plans if other.stock_seconds), None)
+    return (plan.step_seconds + plan.overhead_seconds) / stock if stock else plan.time_ratio
 
 
 class Point(NamedTuple):

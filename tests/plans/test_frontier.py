@@ -154,6 +154,15 @@ def test_budgets_that_are_missed_are_left_out() -> None:
     assert len(plans) >= 3
 
 
+def test_a_plan_of_unknown_time_is_compared_by_what_the_others_know() -> None:
+    """Where the machine is busy, a plan with other operators may not be measured; it is faster, and stays."""
+    smallest = plan(stock_seconds=1.0, step_seconds=0.8, overhead_seconds=0.1)
+    larger = replace(smallest.after, planned=smallest.after.planned + 10**6)
+    unknown = replace(smallest, after=larger, stock_seconds=None, step_seconds=0.5, overhead_seconds=0.0)
+    curve = frontier(lambda budget: smallest if budget < larger.total else unknown, 3)
+    assert [row["time"] for row in curve.to_json()] == [pytest.approx(0.9), 0.5]
+
+
 def test_not_even_the_original_graphs_bytes_are_met() -> None:
     def planned(budget: int) -> Plan:
         raise BudgetError(budget, 1000, "weights")
