@@ -85,25 +85,25 @@ class OptionError(EchoError, ValueError):
 class BudgetError(EchoError):
     """A memory budget cannot be met.
 
-    ``budget`` and ``reachable`` are bytes: the requested budget and the least that any plan needs. ``part`` is the
-    budget as the user gave it, where that was a text or a fraction.
+    ``budget`` and ``reachable`` are bytes: the requested budget and the least that any plan needs. ``given`` is the
+    budget as the user gave it, where that was a size or a fraction.
     """
 
-    def __init__(self, budget: int, reachable: int, holders: str, condition: str = "", part: str = "") -> None:
+    def __init__(self, budget: int, reachable: int, holders: str, condition: str = "", given: str = "") -> None:
         self.budget, self.reachable = budget, reachable
-        self._given = budget, reachable, holders, condition, part
+        self._arguments = budget, reachable, holders, condition, given
         super().__init__(
-            f"memory_budget of {budget:,} bytes{f' ({part})' if part else ''} cannot be met{condition}: the least that "
-            f"can be reached is {reachable:,} bytes. Held at that peak: {holders}"
+            f"memory_budget of {budget:,} bytes{f' ({given})' if given else ''} cannot be met{condition}: "
+            f"the least that can be reached is {reachable:,} bytes. Held at that peak: {holders}"
         )
 
-    def for_part(self, budget: int | float | str | None) -> BudgetError:
+    def repeating(self, budget: int | float | str | None) -> BudgetError:
         """Returns the same error, which repeats a budget that was given as a size or a fraction."""
-        is_part = not budget.isdigit() if isinstance(budget, str) else budget is not None and budget <= 1
-        return BudgetError(*self._given[:-1], part=str(budget)) if is_part else self
+        was_no_number = not budget.isdigit() if isinstance(budget, str) else budget is not None and budget <= 1
+        return BudgetError(*self._arguments[:-1], given=str(budget)) if was_no_number else self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BudgetError, self._given
+        return BudgetError, self._arguments
 
 
 class TimeLimitError(EchoError):

@@ -49,7 +49,7 @@ def test_a_budget_error_has_its_numbers_and_can_be_sent() -> None:
     [("50%", " (50%)"), (0.5, " (0.5)"), ("5MB", " (5MB)"), ("5000000", ""), (5_000_000, ""), (5e6, ""), (None, "")],
 )
 def test_an_error_repeats_a_budget_that_is_no_number_of_bytes(budget: Any, shown: str) -> None:
-    error = BudgetError(5_000_000, 6_000_000, "arguments 1 MB").for_part(budget)
+    error = BudgetError(5_000_000, 6_000_000, "arguments 1 MB").repeating(budget)
     assert f"memory_budget of 5,000,000 bytes{shown} cannot be met" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert (error.budget, error.reachable) == (5_000_000, 6_000_000)

@@ -215,7 +215,7 @@ def schedule(
     try:
         solved = _within(chosen, loaded, limit)
     except BudgetError as error:
-        raise error.for_part(budget) from None
+        raise error.repeating(budget) from None
     if as_json:
         print_json(as_value(loaded, chosen.name, limit, solved))
     else:

@@ -228,7 +228,7 @@ class Planner:
                 planned = _planned(request, self._warm_start_of(leader, request))
         except BudgetError as error:
             plan_cache.keep_known(framework.key.fingerprint, request.known)
-            return copy.copy(error.for_part(request.options.memory_budget))
+            return copy.copy(error.repeating(request.options.memory_budget))
         if stored is not None and planned.plan.is_late and _cost(stored.plan) <= _cost(planned.plan):
             return _settled(key, stored)
         chunks = framework.on(planned.base).chunks(planned.graph)

@@ -42,7 +42,7 @@ class Frontier:
                 return plan
         least = self.plans[0].after
         held = ", ".join(f"{kind} {size_text(size)}" for kind, size in least.static.items() if size)
-        raise BudgetError(limit, least.total, held).for_part(budget)
+        raise BudgetError(limit, least.total, held).repeating(budget)
 
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan.

@@ -181,7 +181,7 @@ class Frontier:
                 return plan
         least = self.plans[0]
         held = held_at_peak(least.graph, least.schedule)
-        raise BudgetError(limit, least.peak_bytes, held, " by this graph").for_part(budget)
+        raise BudgetError(limit, least.peak_bytes, held, " by this graph").repeating(budget)
 
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan: bytes (``total`` at the peak, ``budget``), ``time`` as a multiple, ``overhead``, runs."""

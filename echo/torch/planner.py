@@ -81,7 +81,7 @@ def plan_graph(
     try:
         return searched(graph, limit, most, deadline)
     except BudgetError as error:
-        raise error.for_part(memory_budget) from None
+        raise error.repeating(memory_budget) from None
 
 
 def searched(graph: PlannedGraph, limit: int | None, most_seconds: float | None, deadline: Deadline) -> GraphPlan:
