@@ -246,13 +246,16 @@ def _lost(planned: TrainingGraph, storage: Storage, sensitive: _Sensitive) -> It
     """In-place options that are not taken, of nodes whose bits may depend on it: node, input, output, identity.
 
     The graph comes from `as_stock`: without a plan, MXNet takes all options but those that need the input of one
-    before.
+    before, or its output, as other operators for a gradient may have.
     """
     for number, node in planned.operators():
         used: set[int] = set()
+        placed: set[int] = set()
         for position, output, same in node.inplace if number in sensitive else ():
             is_taken = storage.inplace[planned.first_entry[number] + output] == position
-            if not is_taken and (same or position not in used):
+            if not is_taken and (same or not (position in used or output in placed)):
                 yield number, position, output, same
             if is_taken or not same:
                 used.add(position)
+            if is_taken:
+                placed.add(output)
