@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import AbstractSet, Iterable, Iterator, Mapping
+from typing import AbstractSet, Iterable, Iterator, Mapping, Sequence, Tuple
 
 from echo.estimators.layouts import has_layouts, may_be_blocked
 from echo.estimators.mxnet_storage import Storage
@@ -33,6 +33,8 @@ from echo.ir.training_node import TrainingNode, why_not_reader
 # So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others,
 # and an attribute has the native hook take the others from MXNet as well. Where that fails, `moved` names the nodes
 # to keep.
+
+_Pair = Tuple[int, int]  # an input, and the output that is computed over it
 
 
 def memory_frozen_reason(graph: Graph, device: str) -> str:
@@ -88,46 +90,61 @@ class _Sensitive:
 def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     """The training graph with those in-place options alone that MXNet takes without a plan, where bits depend on them.
 
-    ``no_inplace`` of the result are the marks with which its nodes have to be bound for that.
+    ``no_inplace`` of the result are the marks with which its nodes have to be bound for that: for the options that
+    MXNet could take under a plan.
     """
     sensitive = _Sensitive(training, device)
     numbers = [number for number, _ in training.operators() if number in sensitive]
     if not numbers:
         return training
     inplace = blocks(training).inplace
-    unused: dict[tuple[int, str], list[set[tuple[int, int]]]] = defaultdict(list)
+    unused: dict[tuple[int, str], list[set[_Pair]]] = defaultdict(list)
+    anyway: dict[tuple[int, str], list[set[_Pair]]] = defaultdict(list)
     owned: dict[int, tuple[int, str]] = {}
     nodes = list(training.nodes)
     for number in numbers:
         node, first = training.nodes[number], training.first_entry[number]
-        pairs = _removed(node, {(inplace[first + o], o) for o in range(len(node.outputs))})
+        taken = {(inplace[first + o], o) for o in range(len(node.outputs))}
+        pairs = {(i, o) for i, o, same in node.inplace if not same and (i, o) not in taken}
         owner = sensitive.forward_of(node).original
         if owner is None:  # a sum of gradients, which cannot be marked, and which no recomputation changes
             nodes[number] = _without(node, pairs)
         else:
             owned[number] = (owner, node.op)
             unused[owner, node.op].append(pairs)
+            anyway[owner, node.op].append(_not_taken_anyway(training, node, taken))
     # a node and its gradient may be of one operator, and have one attribute
     removed = {key: set.intersection(*option_sets) for key, option_sets in unused.items()}
     for number, key in owned.items():
         nodes[number] = _without(nodes[number], removed[key])
-    return replace(training, nodes=tuple(nodes), no_inplace=_texts(removed))
+    never = {key: set.intersection(*option_sets) for key, option_sets in anyway.items()}
+    marked = {key: pairs - never[key] for key, pairs in removed.items()}
+    return replace(training, nodes=tuple(nodes), no_inplace=_texts(marked))
 
 
-def _removed(node: TrainingNode, taken: AbstractSet[tuple[int, int]]) -> set[tuple[int, int]]:
-    """The in-place options that MXNet does not take, so that it does not take them under a plan either.
+def _not_taken_anyway(
+    training: TrainingGraph, node: TrainingNode, taken: AbstractSet[tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """The in-place options that MXNet does not take under a plan either, without a mark.
 
-    One that needs the input of an option before it stays, since both cannot be taken. It counts where a program needs
-    fewer gradients than there are: without the first one, MXNet takes the second, with and without a plan.
+    Those are options over gradients, which have as many readers under a plan, and options that need the input of one
+    that MXNet takes before. Where a program needs fewer gradients than there are, MXNet takes some of them, with a plan
+    and without: there, a mark would be wrong.
     """
-    removed: set[tuple[int, int]] = set()
+    found: set[_Pair] = set()
     used: set[int] = set()
     for i, o, same in node.inplace:
         if (i, o) in taken:
             used.add(i)
-        elif not same and i not in used:
-            removed.add((i, o))
-    return removed
+        elif not same and (i in used or _is_gradient(training, node.inputs[i])):
+            found.add((i, o))
+    return found
+
+
+def _is_gradient(training: TrainingGraph, entry: Sequence[int]) -> bool:
+    """Whether an entry is computed in the backward pass, and not by a clone."""
+    node = training.nodes[entry[0]]
+    return not node.is_variable and not node.forward and node.original is None
 
 
 def over_first_input(training: TrainingGraph, device: str) -> frozenset[int]:
@@ -245,17 +262,13 @@ def moved(
 def _lost(planned: TrainingGraph, storage: Storage, sensitive: _Sensitive) -> Iterator[tuple[int, int, int, bool]]:
     """In-place options that are not taken, of nodes whose bits may depend on it: node, input, output, identity.
 
-    The graph comes from `as_stock`: without a plan, MXNet takes all options but those that need the input of one
-    before, or its output, as other operators for a gradient may have.
+    The graph comes from `as_stock`: without a plan, MXNet takes all options. Another operator for a gradient may have
+    several for one output, of which MXNet takes the first.
     """
     for number, node in planned.operators():
-        used: set[int] = set()
         placed: set[int] = set()
         for position, output, same in node.inplace if number in sensitive else ():
-            is_taken = storage.inplace[planned.first_entry[number] + output] == position
-            if not is_taken and (same or not (position in used or output in placed)):
-                yield number, position, output, same
-            if is_taken or not same:
-                used.add(position)
-            if is_taken:
+            if storage.inplace[planned.first_entry[number] + output] == position:
                 placed.add(output)
+            elif same or output not in placed:
+                yield number, position, output, same
