@@ -148,9 +148,10 @@ def _is_gradient(training: TrainingGraph, entry: Sequence[int]) -> bool:
 
 
 def over_first_input(training: TrainingGraph, device: str) -> frozenset[int]:
-    """Gradient nodes that work in place over their first input, and whose bits may depend on it.
+    """Gradient nodes that may work in place over their first input, and whose bits may depend on it.
 
-    ``training`` comes from `as_stock`.
+    ``training`` is the graph as MXNet makes it. Where a program needs fewer gradients than there are, MXNet takes
+    options that it does not take in that graph.
     """
     sensitive = _Sensitive(training, device)
     return frozenset(

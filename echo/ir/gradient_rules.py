@@ -109,7 +109,7 @@ class _Case:
     """A forward node whose gradient may read less. ``onednn``: oneDNN computes gradients of activations.
 
     ``copied``: a gradient that is not oneDNN's would keep a plain copy of the node's output. ``in_place``: the gradient
-    has to write over the output's gradient, which it cannot if it reads that twice.
+    may write over the output's gradient, which it cannot if it reads that twice.
     """
 
     training: TrainingGraph
@@ -249,7 +249,7 @@ def gradient_rules(
     ``training`` is the graph as MXNet makes it; ``onednn`` says whether oneDNN computes gradients of activations and
     convolutions, ``cudnn`` whether cuDNN does those of convolutions, whose sums are written, not added to.
     The rules keep every bit. Entries in ``copied`` are not read by operators that would keep plain copies of them
-    (`echo.estimators.layouts.copied`). Gradients in ``in_place`` have to work in place over their first input
+    (`echo.estimators.layouts.copied`). Gradients in ``in_place`` may work in place over their first input
     (`echo.estimators.inplace.over_first_input`).
     """
     rules: dict[int, GradientRule] = {}

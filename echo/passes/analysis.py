@@ -36,13 +36,13 @@ class Differentiate:
 
     def run(self, request: Request) -> TrainingGraph:
         framework = request.framework
-        training = framework.differentiate()
+        original = framework.differentiate()
         if not framework.hook:
-            return training
-        training = with_layout_copies(as_stock(training, framework.device), framework.device)
+            return original
+        training = with_layout_copies(as_stock(original, framework.device), framework.device)
         if request.memory_frozen_reason:
             return training
-        copied_entries, in_place = copied(training, framework.device), over_first_input(training, framework.device)
+        copied_entries, in_place = copied(training, framework.device), over_first_input(original, framework.device)
         rules = gradient_rules(training, framework.onednn, copied_entries, framework.cudnn, in_place)
         while rules:
             changed = framework.apply_gradient_rules(training, rules)

@@ -218,7 +218,7 @@ def _check_gradients(graph: Graph, training: TrainingGraph, texts: Mapping[int, 
     if not texts:
         return
     ways = (frozenset(), copied(training, framework.device)) if framework.hook else ()
-    in_place = over_first_input(training, framework.device)
+    in_place = over_first_input(framework.differentiate(), framework.device)
     allowed = [gradient_rules(training, framework.onednn, entries, framework.cudnn, in_place) for entries in ways]
     marks = [gradient_marks(graph, training, marks_of_way) for marks_of_way in allowed]
     for number, text in texts.items():
