@@ -42,8 +42,8 @@ class Differentiate:
         training = with_layout_copies(as_stock(original, framework.device), framework.device)
         if request.memory_frozen_reason:
             return training
-        copied_entries, in_place = copied(training, framework.device), over_first_input(original, framework.device)
-        rules = gradient_rules(training, framework.onednn, copied_entries, framework.cudnn, in_place)
+        copied_entries, may_overwrite = copied(training, framework.device), over_first_input(original, framework.device)
+        rules = gradient_rules(training, framework.onednn, copied_entries, framework.cudnn, may_overwrite)
         while rules:
             changed = framework.apply_gradient_rules(training, rules)
             displaced = displacing(training, changed, framework.device)
