@@ -72,7 +72,8 @@ def test_fault_is_found_shrunk_and_written_down(monkeypatch: pytest.MonkeyPatch,
         text = symbol.tojson(remove_amp_cast=False).replace('"op": "tanh"', '"op": "sigmoid"')
         return optimize(symbols.mx.sym.load_json(text), **options)
 
-    drawn = ((seed, symbols.draw(seed)) for seed in range(100))  # what cannot be recomputed is an error of the option
+    drawn = ((seed, symbols.draw(seed)) for seed in range(30, 100))
+    # what cannot be recomputed is an error of the option
     fit = (seed for seed, program in drawn if "mx.sym.tanh(" in program.source() and "recompute" not in program.options)
     seed = next(seed for seed in fit if not _refused(seed))
     monkeypatch.setattr(echo, "optimize", wrong)
@@ -81,7 +82,7 @@ def test_fault_is_found_shrunk_and_written_down(monkeypatch: pytest.MonkeyPatch,
     assert "step 0" in found
     smallest = shrunk(symbols, seed, found)
     assert "tanh" in smallest.source()
-    assert len(smallest.needed()) <= 4
+    assert len(smallest.needed()) <= 3
     script = tmp_path / "fault.py"
     script.write_text(symbols.script(seed, smallest, found))
     # it shows what echo does, which is right
