@@ -24,12 +24,19 @@ from typing import Any, Iterable
 
 REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 _LONGEST = 400  # characters of a line about an error
-_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
+_PLACE = re.compile(
+    r"\[\d\d:\d\d:\d\d\] (?:\S+\.(?:cc|h|cu):\d+: )?"
+)  # in MXNet's errors: when, and where in its sources
+
+
+def without_places(text: str) -> str:
+    """A message of MXNet's on one line, without the time and the places in MXNet's sources."""
+    return " ".join(_PLACE.sub("", text).split())
 
 
 def one_line(error: BaseException) -> str:
     """The kind of an error and its message, as one line that is not too long: MXNet's have many, and the time."""
-    text = " ".join(_TIME.sub("", f"{type(error).__name__}: {error}").split()).rstrip(":")  # some have no message
+    text = without_places(f"{type(error).__name__}: {error}").rstrip(":")  # some have no message
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
@@ -39,6 +46,11 @@ def did_you_mean(word: str, words: Iterable[str], before: str = "") -> str:
 
     alike = difflib.get_close_matches(word, list(words), 3)
     return f"{before}did you mean {' or '.join(alike)}?" if alike else ""
+
+
+def _sizes(size: int) -> str:
+    """Bytes, and in brackets as a rounded size where they are many."""
+    return f"{size:,} bytes ({size / 1e6:,.1f} MB)" if size >= 1e6 else f"{size:,} bytes"
 
 
 _MOST_OPERATORS = 12
@@ -94,7 +106,7 @@ class BudgetError(EchoError):
         self._arguments = budget, reachable, holders, condition, given
         super().__init__(
             f"memory_budget of {budget:,} bytes{f' ({given})' if given else ''} cannot be met{condition}: "
-            f"the least that can be reached is {reachable:,} bytes. Held at that peak: {holders}"
+            f"the least that can be reached is {_sizes(reachable)}. Held at that peak: {holders}"
         )
 
     def repeating(self, budget: int | float | str | None) -> BudgetError:
@@ -117,7 +129,7 @@ class TimeLimitError(EchoError):
         self.max_time, self.reachable, self.bytes = max_time, reachable, bytes
         super().__init__(
             f"max_time of {max_time:g} cannot be met: the least that can be reached is {reachable:.2f} times a step of "
-            f"the original graph, with {bytes:,} bytes"
+            f"the original graph, with {_sizes(bytes)} held by the executor"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

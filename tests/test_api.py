@@ -333,7 +333,7 @@ CHAIN = {
         (["plan", "{symbol}", "data"], "expected NAME=SHAPE such as data=128,50, got"),
         (["plan", "{symbol}", "data=a,b"], "expected NAME=SHAPE"),
         (["plan", "{symbol}", "dta=3,4"], "dta"),
-        (["plan", "{symbol}", "softmax_label=32"], "are unknown"),
+        (["plan", "{symbol}", "softmax_label=32"], "is unknown"),
         (
             ["plan", "{symbol}", "data=32,64", "--max-overhead", "lots"],
             "--max-overhead: expected a fraction of the step such as 0.10, auto or none, got 'lots'",

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import typer
 from typer.core import TyperCommand
 
-from echo.errors import OptionError, did_you_mean
+from echo.errors import BudgetError, OptionError, TimeLimitError, did_you_mean
 
 # Modules with commands are imported for each ``--help``, so nothing here or there imports numpy, rich or MXNet before
 # a command runs. Annotations are evaluated at run time, so they use only syntax of Python 3.8.
@@ -43,7 +43,7 @@ _FLAGS: Dict[str, Any] = {
         _Text, typer.Option(metavar="VALUE", help="Bound on a step: a multiple of the original one as 1.0, or none.")
     ],
     "heavy": Annotated[
-        _Text, typer.Option(metavar="WHEN", help="auto, or never: no product and no convolution runs twice.")
+        _Text, typer.Option(metavar="WHEN", help="auto; or never, as without a bound: no product runs twice.")
     ],
     "memory_budget": Annotated[
         _Text, typer.Option(metavar="VALUE", help='Bytes, "6GB", or a part of the memory without echo: "50%", 0.5.')
@@ -135,7 +135,9 @@ def _refuse_trace(value: Optional[str]) -> None:
 
 
 OldTrace = Annotated[Optional[str], typer.Option("--trace", hidden=True, callback=_refuse_trace)]
-Budgets = Annotated[int, typer.Option(metavar="N", help="Also plan for N memory budgets, 2 to 100.")]
+Budgets = Annotated[
+    int, typer.Option(metavar="N", help="Also plan for N memory budgets, 2 to 100.", show_default=False)
+]
 Save = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write the result as a JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -200,6 +202,17 @@ def printable(text: str) -> str:
         character if character in "\n\t" or unicodedata.category(character) != "Cc" else f"\\x{ord(character):02x}"
         for character in text
     )
+
+
+def said(error: Exception) -> str:
+    """The message of an error with names of flags, and without the number that the system has for it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if not isinstance(error, (OptionError, BudgetError, TimeLimitError)):
+        return str(error)
+    from echo.plans.options import OPTION_NAMES, renamed
+
+    return renamed(str(error), {name: flag_of(name) for name in (*OPTION_NAMES, "budgets")})
 
 
 def _print(text: str) -> None:

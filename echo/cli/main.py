@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from echo.cli import maintenance, plan, profile, run
-from echo.cli.arguments import Annotated, WithUsage, flag_of, printable, say
+from echo.cli.arguments import Annotated, WithUsage, printable, said, say
 from echo.errors import EchoError, NativeError, OptionError, ShapeError
 from echo.system.process import without_garbage_collection
 from echo.system.terminal import complain
@@ -92,17 +92,6 @@ def _renamed(ctx: typer.Context) -> None:
     raise OptionError(f"{ctx.info_name}: this command is now mxecho {_RENAMED[str(ctx.info_name)]}")
 
 
-def _said(error: Exception) -> str:
-    """The message of an error, without the number that the system has for it."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if not isinstance(error, OptionError):
-        return str(error)
-    from echo.plans.options import OPTION_NAMES, renamed
-
-    return renamed(str(error), {name: flag_of(name) for name in (*OPTION_NAMES, "budgets")})
-
-
 def main(argv: Optional[Sequence[str]] = None) -> Any:
     """Runs a command, and returns its exit status for `sys.exit`."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal lacks
@@ -119,7 +108,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
     except (EchoError, OSError) as error:
         from echo.system.files import shortened
 
-        text = printable(shortened(_said(error), _LONGEST)).replace("\n", "\\n")
+        text = printable(shortened(said(error), _LONGEST)).replace("\n", "\\n")
         complain(f"mxecho: {text}")
         return 2 if isinstance(error, (OptionError, ShapeError)) else 1
     return programs[0]() if programs else status

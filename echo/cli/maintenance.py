@@ -55,8 +55,8 @@ def show(as_json: Json = False) -> None:
     count, size = (sum(row[name] for row in rows) for name in ("files", "bytes"))
     lines = [f"{folder}: {counted(count, 'file')}, {size_text(size)}"]
     for row in rows:
-        ages = f"{_age(row['newest_seconds'])} to {_age(row['oldest_seconds'])} old"
-        lines.append(f"  {row['kind']}: {counted(row['files'], 'file')}, {size_text(row['bytes'])}, {ages}")
+        ages = " to ".join(dict.fromkeys(_age(row[f"{which}_seconds"]) for which in ("newest", "oldest")))
+        lines.append(f"  {row['kind']}: {counted(row['files'], 'file')}, {size_text(row['bytes'])}, {ages} old")
     say("\n".join(lines))
 
 

@@ -26,7 +26,7 @@ from echo.cli.arguments import (
     shapes_of,
     takes_options,
 )
-from echo.errors import BudgetError, OptionError, did_you_mean
+from echo.errors import BudgetError, EchoError, OptionError, did_you_mean
 from echo.system.terminal import size_text
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ def schedule(
       mxecho schedule graph.json --budget 5GB
       mxecho schedule graph.json --budget 0.5 --policy ilp --json
     """
+    from echo.plans.options import renamed
     from echo.policies import policy_of
     from echo.policies.data_graph import load_dag
 
@@ -215,7 +216,7 @@ def schedule(
     try:
         solved = _within(chosen, loaded, limit)
     except BudgetError as error:
-        raise error.repeating(budget) from None
+        raise EchoError(renamed(str(error.repeating(budget)), {"memory_budget": "--budget"})) from None
     if as_json:
         print_json(as_value(loaded, chosen.name, limit, solved))
     else:

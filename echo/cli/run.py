@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -25,6 +26,7 @@ from echo.cli.arguments import (
     given,
     make_folder,
     print_json,
+    said,
     say,
     takes_options,
 )
@@ -87,7 +89,7 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
         ctx.obj.append(lambda: with_variables(name, program or [], variables))
 
     command.__name__, command.__doc__ = name, text
-    return takes_options()(command)
+    return takes_options(*(["verify"] if name == "verify" else []))(command)
 
 
 def _as_variable(value: Any) -> str:
@@ -103,7 +105,7 @@ run = _command(
     \b
     Examples:
       mxecho run train.py --epochs 10
-      mxecho run --max-overhead none -m package.train --epochs 10
+      mxecho run --max-overhead 0.25 -m package.train --epochs 10
     """,
     {},
 )
@@ -112,7 +114,8 @@ verify = _command(
     """Run a program with echo, and check its first steps.
 
     The first step of each plan is compared with the stock graph's, as ECHO_VERIFY=1 does, and the result is logged.
-    Ends with the program's exit status; if that is 0 and no graph was bound for training, with 1.
+    Ends with the program's exit status; if that is 0 and no graph was bound for training, with 1: a Gluon block has
+    none before it is hybridized.
 
     \b
     Examples:
@@ -207,11 +210,7 @@ def record(
     names = [RUN] if compare is None else compare.split(",")
     if compare is not None and (not set(names) <= {OFF, ON} or len(set(names)) < len(names)):
         raise OptionError(f"--compare: expected off, on or off,on, got {compare!r}")
-    if picture:
-        from echo.report.pages import ending_of
-
-        ending_of(picture)  # before the training
-        check_folders(picture)
+    _check_before_training(command[0], picture)
     make_folder("--out", out)
     folder = Path(out)
     for name in names:
@@ -225,6 +224,17 @@ def record(
     ctx.obj.append(lambda: _record(names, train, folder, picture, as_json))
 
 
+def _check_before_training(program: str, picture: Optional[str]) -> None:
+    """Raises `OptionError` for what is no program, or a picture that cannot be written."""
+    if shutil.which(program) is None:
+        raise OptionError(f"expected a command, as python train.py, got {program!r}, which is no program")
+    if picture:
+        from echo.report.pages import ending_of
+
+        ending_of(picture)
+        check_folders(picture)
+
+
 def _record(names: Sequence[str], train: Any, folder: Path, picture: Optional[str], as_json: bool) -> int:
     """Runs the command under each name and shows the recordings; returns the exit status."""
     try:
@@ -236,7 +246,7 @@ def _record(names: Sequence[str], train: Any, folder: Path, picture: Optional[st
         _show(recordings, folder, picture, as_json)
         return status
     except (EchoError, OSError) as error:
-        complain(f"mxecho record: {error}")
+        complain(f"mxecho record: {said(error)}")
         return 1
 
 
@@ -322,7 +332,7 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
 
 _FIGURES = {  # name: words, divisor, decimals
     "ms_a_step": ("ms a step (median)", 1, 1),
-    "predicted_time": ("time of a step, predicted (without echo: 1)", 1, 2),
+    "predicted_time": ("time of a step, predicted, % of that without echo", 0.01, 0),
     "samples_a_second": ("samples a second", 1, 1),
     "process": ("peak of the process, MB", MB, 0),
     "predicted_process": ("peak of the process, predicted, MB", MB, 0),

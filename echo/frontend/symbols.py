@@ -14,7 +14,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.symbol import Symbol
 
-from echo.errors import GraphError, OptionError, ShapeError, UnsupportedError
+from echo.errors import GraphError, OptionError, ShapeError, UnsupportedError, without_places
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import HOOK_ATTRIBUTES, MIRROR_ATTRIBUTE, is_true
 from echo.ir.training_node import FLAGS, TensorType, tensor_type
@@ -361,7 +361,7 @@ def _type_names(types: Mapping[str, Any] | None) -> str:
 
 def _reason(error: mx.MXNetError) -> str:
     """What MXNet says, after the lines of its own files."""
-    return " ".join(str(error).rpartition("MXNetError: ")[2].split())
+    return without_places(str(error).rpartition("MXNetError: ")[2])
 
 
 def _unknown_sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -377,8 +377,8 @@ def _missing_shapes(symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, ...]]
     missing = [name for name, shape in zip(symbol.list_arguments(), partial) if not shape or 0 in shape]
     inputs = [name for name in missing if not name.endswith(("_weight", "_bias", "_gamma", "_beta"))] or missing
     known = sorted(set(shapes) - set(missing))
-    given = f"them next to {known}" if known else f"those of the inputs, as {inputs[0]}=(128, 50)"
-    return f"the shapes of {inputs} are unknown, expected {given}"
+    given = f"it next to {', '.join(known)}" if known else f"those of the inputs, as {inputs[0]}=(128, 50)"
+    return f"the shape of {', '.join(inputs)} is unknown, expected {given}"
 
 
 def grad_reqs(names: list[str], grad_req: Any) -> tuple[str, ...]:
@@ -396,5 +396,5 @@ def grad_reqs(names: list[str], grad_req: Any) -> tuple[str, ...]:
     wrong = [request for request in requests if request not in _GRAD_REQS]
     if wrong or len(requests) != len(names):
         got = repr(wrong[0]) if wrong else f"{len(requests)} for {len(names)} arguments"
-        raise OptionError(f"grad_req: expected one of {_GRAD_REQS}, or one of them for each argument, got {got}")
+        raise OptionError(f"grad_req: expected {', '.join(_GRAD_REQS)}, or one for each argument, got {got}")
     return requests

@@ -227,7 +227,10 @@ def _check_conflict(training: TrainingGraph, keep: Mapping[int, str], recompute:
     both = sorted(set(keep) & set(recompute))
     if both:
         name = training.nodes[both[0]].name
-        raise OptionError(f"node {name!r} matches both keep {keep[both[0]]!r} and recompute {recompute[both[0]]!r}")
+        raise OptionError(
+            f"expected node {name!r} in one of keep and recompute, "
+            f"got both keep {keep[both[0]]!r} and recompute {recompute[both[0]]!r}"
+        )
 
 
 # Partition of the forward graph at compute-heavy operators (Echo, ISCA'20, section 4).

@@ -47,7 +47,8 @@ class Options:
     heavy: "auto" recomputes products, convolutions and other compute-heavy operators too, where their seconds were
         measured, the bounds on time have room, and they save enough; on GPUs only with MXNET_ENFORCE_DETERMINISM=1 or a
         memory budget. "never" runs none of them twice (Echo, ISCA'20, section 4).
-    memory_budget: what the executor may hold (arguments, gradients, auxiliary states, planned memory): bytes as a
+    memory_budget: what the executor may hold (arguments, gradients, auxiliary states, planned memory, workspaces of
+        fused operators, and ``optimizer_states``): bytes as a
         whole number above 1, a text such as "6GB" (10**9 bytes each; "6GiB" are 2**30 each), or a fraction of what it
         holds without echo, above 0 and at most 1, such as 0.5 or "50%". The fastest plan that fits is chosen.
     keep, recompute: node names or patterns (``fnmatch``: ``*`` and ``?``, also matched against the operator) that are
@@ -161,9 +162,9 @@ class Options:
 
 
 def renamed(message: str, names: Mapping[str, str]) -> str:
-    """The message of an `OptionError` with the name by which the user knows the option, if ``names`` has one."""
-    option, colon, reason = message.partition(":")
-    return f"{names.get(option, option)}{colon}{reason}"
+    """The message of an error about an option, with the name by which the user knows it, if ``names`` has one."""
+    option = re.match(r"\w+(?=:| of )", message)
+    return message if option is None else names.get(option[0], option[0]) + message[option.end() :]
 
 
 OPTION_NAMES = tuple(item.name for item in fields(Options))
@@ -237,7 +238,7 @@ def _check_switches(options: Options) -> None:
 
 def _check_fusion(options: Options) -> None:
     if options.exact and options.fuse == MEMORY:
-        raise OptionError(f"fuse: expected True or False with exact=True, which fuses nothing, got {options.fuse!r}")
+        raise OptionError(f"fuse: expected no {MEMORY!r} where every bit is kept (exact), which fuses nothing")
     if not options.fuses and any(plan.fused for plan in options.plans):
         way = "exact=True" if options.exact else "fuse=False"
         raise OptionError(f"plan: expected none with fused operators with {way}, which fuses nothing")

@@ -251,7 +251,7 @@ _ABOVE_0 = 5e-324  # the smallest number of Python's
 _fraction = _number(float, 0, "a fraction of the step such as 0.10, auto or none", "none", "auto")
 _multiple = _number(float, _ABOVE_0, "a multiple of the step above 0 such as 1.0, or none", "none")
 _seconds = _number(float, _ABOVE_0, "seconds above 0 such as 10, or none", "none")
-_count = _number(int, 0, "a number such as 2")
+_count = _number(int, 0, "a number from 0 on, such as 2")
 # variable: (option, how it is read, what it means); all that users may set
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),

@@ -79,7 +79,7 @@ def test_cached_plans_are_shown_and_cleared(
     (folder / "mine.txt").touch()
     assert main.main(["cache", "show"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"{folder}: 1 file, 1.0 MB", "  plans: 1 file, 1.0 MB, 0 seconds to 0 seconds old",
+        f"{folder}: 1 file, 1.0 MB", "  plans: 1 file, 1.0 MB, 0 seconds old",
     ]  # fmt: skip
     assert main.main(["cache", "clear"]) == 0
     assert capsys.readouterr().out == f"{folder}: removed 1 file, 1.0 MB\n"

@@ -33,6 +33,7 @@ def test_a_budget_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["schedule", GRAPH]) == 2
     assert "Missing option '--budget'" in capsys.readouterr().err
     assert "--budget: expected whole bytes" in check_line(["schedule", GRAPH, "--budget", "much"], capsys, 2)
+    assert "mxecho: --budget of 10 bytes cannot be met" in check_line(["schedule", GRAPH, "--budget", "10"], capsys, 1)
 
 
 def test_example_of_the_guide_prints_what_the_guide_shows(

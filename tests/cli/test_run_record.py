@@ -102,8 +102,11 @@ def test_a_command_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main.main(["record", "nowhere"]) == 1
-    assert capsys.readouterr().err == "mxecho record: [Errno 2] No such file or directory: 'nowhere'\n"
+    assert main.main(["record", "nowhere"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "mxecho: expected a command, as python train.py, got 'nowhere', which is no program\n"
+    )
     assert main.main(["record"]) == 2
     assert main.main(["record", "--every", "0", "true"]) == 2
 
@@ -162,4 +165,4 @@ def test_step_slower_than_predicted_is_said(
 def test_predicted_time_is_shown_as_the_change_that_the_plan_predicts() -> None:
     off, on = summary([row(0), row(1)]), summary([row(0), row(1, seconds=0.25)])
     text = render_recording({"off": {**off, "predicted_time": 1.0}, "on": {**on, "predicted_time": 0.38}})
-    assert cells(text, "time of a step, predicted")[1:] == ["1.00", "0.38", "-62 %"]
+    assert cells(text, "time of a step, predicted")[1:] == ["100", "38", "-62 %"]

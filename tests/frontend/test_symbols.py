@@ -159,7 +159,7 @@ def test_types_that_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({}, r"the shapes of \['data'.*\] are unknown, expected those of the inputs, as data=\(128, 50\)"),
+        ({}, r"the shape of data.* is unknown, expected those of the inputs, as data=\(128, 50\)"),
         ({"data": (4, 3), "dta": (1,)}, r"shapes are given for \['dta'\], expected some of the arguments"),
         ({"data": (4, 3), "fc_weight": (5, 4)}, "MXNet cannot infer the shapes from"),
     ],

@@ -70,9 +70,9 @@ def test_symbol_without_arguments() -> None:
 
 
 def test_unknown_shapes_are_named() -> None:
-    with pytest.raises(ShapeError, match=r"^the shapes of \['data', 'label'\] are unknown, expected those of .* data="):
+    with pytest.raises(ShapeError, match=r"^the shape of data, label is unknown, expected those of .* data="):
         echo.plan(network())
-    with pytest.raises(ShapeError, match=r"^the shapes of \['data'\] are unknown, expected them next to \['label'\]"):
+    with pytest.raises(ShapeError, match=r"^the shape of data is unknown, expected it next to label"):
         echo.plan(network(), label=(16,))
     for shape in ((0, 20), (16, -1)):
         with pytest.raises(ShapeError, match=r"data: expected sizes of 1 or more .0 and -1 stand for unknown"):
@@ -110,5 +110,5 @@ def test_binding_with_unknown_shapes_fails_as_mxnet_does() -> None:
         return caught.value
 
     assert type(failure(echo.optimize(network()))) is type(failure(network()))
-    with pytest.raises(ShapeError, match="'data'"):
+    with pytest.raises(ShapeError, match="shape of data is"):
         echo.optimize(network(), strict=True).simple_bind(mx.cpu(), grad_req="write", label=(16,))

@@ -32,7 +32,7 @@ def test_inference_gives_the_values_of_another_name(name: str) -> None:
     assert infer_shapes(network(name), {name: ()}, partial=True) == infer_shapes(network(), {}, partial=True)
     assert infer_shapes(network(name), {name: ()}) == (None, None, None)
     assert infer_types(network(name), {name: np.float16}) == infer_types(network(), {"data": np.float16})
-    with pytest.raises(ShapeError, match=r"the shapes of .*weight.* are unknown"):
+    with pytest.raises(ShapeError, match=r"the shape of .*weight.* is unknown"):
         infer_binding(network(name), {name: ()})
 
 

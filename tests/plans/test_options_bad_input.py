@@ -32,7 +32,9 @@ def test_variables_are_no_nodes_to_keep() -> None:
 
 
 def test_keep_and_recompute_contradict_each_other() -> None:
-    with pytest.raises(OptionError, match=r"'tanh1' matches both keep 'tanh\*' and recompute 'tanh1'"):
+    with pytest.raises(
+        OptionError, match=r"'tanh1' in one of keep and recompute, got both keep 'tanh\*' and recompute 'tanh1'"
+    ):
         echo.plan(network(), keep="tanh*", recompute="tanh1", **SHAPES)
 
 
