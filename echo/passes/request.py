@@ -200,7 +200,9 @@ class Request:
 
     def note_late(self) -> None:
         """Adds the note that the search was stopped, once."""
-        text = f"planning stopped, to end in max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
+        budget = self.options.memory_budget
+        what = "planning" if budget is None else f"planning for memory_budget={budget}"
+        text = f"{what} stopped, to end in max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
         late = Note(text, NoteKind.LATE)
         if late not in self.notes:
             self.notes.append(late)

@@ -33,6 +33,7 @@ from echo.plans.decisions import (
 )
 from echo.plans.options import NEVER_HEAVY, policy_name
 from echo.plans.plan import Plan
+from echo.system.files import shortened
 from echo.system.terminal import counted
 
 # The original graph with the plan written into node attributes: the one place where graphs are changed.
@@ -211,7 +212,7 @@ class Explain:
             applied=("hook" if framework.hook else "mirror") if confirmed.accepted else "none",
             key=framework.key,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
-            notes=tuple(map(Note, _notes(request, training, costs, selection, confirmed))),
+            notes=tuple(map(Note, _notes(request, training, candidates, costs, selection, confirmed))),
             reason=confirmed.reason,
             stock_seconds=costs.step_seconds,
         )
@@ -234,12 +235,21 @@ def _with_layout_copies(planned: Memory, kept: int) -> Memory:
 
 
 def _notes(
-    request: Request, training: TrainingGraph, costs: CostModel, selection: Selection, confirmed: Confirmed
+    request: Request,
+    training: TrainingGraph,
+    candidates: Candidates,
+    costs: CostModel,
+    selection: Selection,
+    confirmed: Confirmed,
 ) -> Iterator[str]:
     if not request.framework.hook:
         yield "the native hook cannot be used: MXNet's own attributes apply the plan, within their limits"
     if confirmed.planned_bytes + confirmed.layout_copy_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
+    unread = sorted({entry.node for entry in candidates.must_recompute} - selection.runs.keys())
+    if unread:
+        names = shortened(", ".join(training.nodes[number].name for number in unread))
+        yield f"recompute: no gradient reads {names}, so nothing is recomputed there"
     if confirmed.accepted and request.framework.fuses:
         yield "pointwise operators stay apart, which MXNet would fuse (MXNET_USE_FUSION): bytes before are with fusion"
     if confirmed.accepted and training.gradient_rules:
@@ -306,8 +316,8 @@ class _Reasons:
         if self.selection.declined:
             return "recomputation saves too little for its time"
         bound = self.request.options.overhead_bound
-        limit = "" if bound is None else f" within {100 * bound:.0f} % of the step"
-        return f"recomputing it does not lower the peak{limit}"
+        limit = "" if bound is None else f", with at most {100 * bound:.0f} % more time,"
+        return f"recomputing it{limit} does not lower the peak"
 
     def _why_heavy_stays(self, entry: Entry) -> str:
         options = self.request.options

@@ -83,6 +83,9 @@ def test_late_is_late_whoever_notices() -> None:
     text = "planning stopped, to end in max_planning=2.5 s: the best plan so far is taken"
     assert made.notes == [Note(text, NoteKind.LATE)]
     assert made.is_late
+    within = request(Deadline(2.5, 1e12, 2.5), memory_budget="50%")
+    within.note_late()
+    assert str(within.notes[0]).startswith("planning for memory_budget=50% stopped, to end in max_planning=2.5 s")
 
 
 @pytest.mark.parametrize(("states", "expected"), [(0, {}), (2, {OPTIMIZER: 200})])

@@ -234,3 +234,11 @@ def test_reasons_name_what_they_are_about() -> None:
     assert reasons["FullyConnected"].startswith("FullyConnected is compute-heavy")
     assert reasons["SoftmaxOutput"] == "an output of the symbol lives to the end anyway"
     assert all("recomputed from" in decision.reason for decision in plan.recomputed)
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_a_node_that_no_gradient_reads_is_said_not_to_be_recomputed() -> None:
+    data = mx.sym.var("data")
+    symbol = mx.sym.MakeLoss(mx.sym.tanh(data, name="read") + mx.sym.negative(data, name="unread"), name="loss")
+    notes = list(map(str, echo.plan(symbol, grad_req="write", recompute=["read", "unread"], data=(64, 64)).notes))
+    assert "recompute: no gradient reads unread, so nothing is recomputed there" in notes
