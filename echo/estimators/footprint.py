@@ -20,6 +20,7 @@ from echo.kernels.library import operator_workspace
 # Layers of a training graph by readable names, for reports alone.
 
 MIRROR_SUFFIX = "_mirror"  # which MXNet gives to what it recomputes
+_OF_ECHO = re.compile(r"(_echo\d*)+$")  # nodes that take the place of the user's with this name
 _COUNTER = re.compile(r"^t?\d+$|(?<=\D)\d+$")
 _NUMBERED = re.compile(r"(_?[a-z_]*[a-z])\d+")
 _OF_FORWARD = ("_backward", CLONE_SUFFIX, MIRROR_SUFFIX)
@@ -32,7 +33,7 @@ def layer_of(node: TrainingNode) -> str:
 
 def layer_named(name: str) -> str:
     """Returns the layer's name that a node with this name gives, empty if the name has no words."""
-    words = [_COUNTER.sub("*", word) for word in name.split("_") if word]
+    words = [_COUNTER.sub("*", word) for word in _OF_ECHO.sub("", name).split("_") if word]
     return "_".join(words[:2])
 
 

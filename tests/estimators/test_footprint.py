@@ -43,6 +43,8 @@ from tests.support.made_graphs import Builder
         ("lstm0_t3_i2h", "lstm*_*"),
         ("stage1_conv2_fwd", "stage*_conv*"),
         ("softmax", "softmax"),
+        ("enc_conv_echo12", "enc_conv"),
+        ("concat1_echo0", "concat*"),
         ("", "tanh"),
         ("___", "tanh"),
     ],
