@@ -296,8 +296,8 @@ class CostFacts:
     """What the time of an operator depends on, and how it is measured.
 
     Attributes:
-        heavy: graphs are partitioned at it, and it is stashed unless a budget needs it: its time grows faster than its
-            bytes (Echo, section 4).
+        heavy: graphs are partitioned at it, and it runs twice only where that saves enough: its time grows faster than
+            its bytes (Echo, section 4).
         flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
         gathers: it reads no more of its first input than it writes.
         is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its

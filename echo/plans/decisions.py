@@ -82,6 +82,9 @@ class MissedFusion:
     reason: str
     quiet: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.name} is not fused as {self.pattern}: {self.reason}"
+
 
 def near_misses(missed: Iterable[MissedFusion]) -> list[list[MissedFusion]]:
     """The near-misses that the user is told of, those with one reason together: of the three most frequent reasons."""

@@ -156,6 +156,8 @@ def _notes(this: Plan, other: Plan) -> Iterator[str]:
     """Yields the differences of what the plans were made for; a plan has no names of arguments, but their numbers."""
     names = list(map(str, range(len(this.key.arguments))))
     differences = list(this.key.differences(other.key, names))
+    if not differences and this.step_seconds != other.step_seconds:
+        yield "note: the times of the original graph differ because its operators were measured again"
     for text in differences[:_MOST_NOTES]:
         yield f"note: the other plan was made for something else: {text}"
     if len(differences) > _MOST_NOTES:

@@ -65,9 +65,9 @@ class Frontier:
             "budget, MB",
             "held by the executor, MB",
             "planned, MB",
-            "time",
+            "time of a step, predicted",
             "of it recomputation",
-            "recomputed nodes",
+            "recomputed operators",
         )
         with preserve_python_rng():
             table = titled_table("frontier", *headings)

@@ -59,7 +59,7 @@ class StepTime(NamedTuple):
 
 FORMAT = "echo-plan-8"
 _LEAST_SAID = 1 << 19  # bytes, of what a summary names alongside planned memory
-APPLIED = ("hook", "mirror", "none")
+APPLIED = {"hook": "native hook", "mirror": "MXNet's own mirroring", "none": "nothing to apply"}
 _FIELD_TYPES = {
     "step_seconds": decisions.REAL, "overhead_seconds": decisions.REAL, "recomputed_nodes": decisions.NUMBER,
     "policy": decisions.TEXT, "device": decisions.TEXT, "applied": decisions.TEXT, "reason": decisions.TEXT,
@@ -179,12 +179,11 @@ class Plan:
         least = min(_LEAST_SAID, before / 20)  # so that the change in per cent is that of what is told
         others = "".join(f" and {size_text(size)} {kind}" for kind, size in kinds.items() if size > least)
         after += sum(kinds.values())
-        sign = "+" if after > before else "-"
-        change = 100 * (after - before) / before if before else 0.0
+        change = round(100 * (after - before) / before) if before else 0
         again = counted(len(self.recomputed), "feature map")
         return (
             f"{size_text(before - hidden)}{inside} -> {size_text(self.after.planned)} planned{others} "
-            f"({sign}{abs(change):.0f} %), {self.time_text()}, {again} recomputed"
+            f"({f'{change:+}' if change else 0} %), {self.time_text()}, {again} recomputed"
         )
 
     def time_text(self) -> str:
@@ -197,7 +196,7 @@ class Plan:
 
     def __str__(self) -> str:
         with preserve_python_rng():
-            head = f"echo plan ({self.policy}, {self.device}, applied by {self.applied}): {self.summary()}"
+            head = f"echo plan ({self.policy}, {self.device}, {APPLIED[self.applied]}): {self.summary()}"
             requests = [argument.request for argument in self.key.arguments]
             assumed = f"planned for gradients of {len(requests) - requests.count('null')} of {len(requests)} arguments"
             remarks = (*self.general_remarks, f"{assumed} (grad_req)")
@@ -346,7 +345,7 @@ def _check(plan: Plan) -> None:
     if match_range is not None and (not is_number or not StorageStrategy.ASSIGNED <= match_range < decisions.MOST):
         raise GraphError(f"plan: match_range must be a number or null, got {match_range!r}")
     if plan.applied not in APPLIED:
-        raise GraphError(f"plan: applied must be one of {APPLIED}, got {plan.applied!r}")
+        raise GraphError(f"plan: applied must be one of {tuple(APPLIED)}, got {plan.applied!r}")
 
 
 # The log lines on the plans of a process: on a graph that is much larger than those before, and on all at the end.
@@ -386,7 +385,7 @@ class Summary:
             logger.info("echo: %s", self)
 
     def __str__(self) -> str:
-        unchanged = f", {self.unchanged} of them as they were" if self.unchanged else ""
+        unchanged = f", {self.unchanged} of them unchanged" if self.unchanged else ""
         return f"{self.graphs} graphs bound{unchanged}; the largest: {self._largest}"
 
 

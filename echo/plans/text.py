@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,10 +33,11 @@ def render(
     tables = [_memory(before, after)]
     if before.layers:
         tables.append(_layers(before, after))
+    maps = Counter(decision.name for decision in decisions)
     for action in (RECOMPUTE, STASH):
         groups = _groups(decision for decision in decisions if decision.action == action)
         if groups:
-            tables.append(_decisions(action, groups))
+            tables.append(_decisions(action, groups, maps))
     groups_of_missed = near_misses(missed)
     if groups_of_missed:
         tables.append(_not_fused(groups_of_missed))
@@ -84,15 +86,17 @@ def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
     return sorted(groups.values(), key=lambda group: -sum(decision.bytes for decision in group))
 
 
-def _decisions(action: str, groups: list[list[Decision]]) -> Table:
+def _decisions(action: str, groups: list[list[Decision]], maps: Mapping[str, int]) -> Table:
+    """``maps``: how many feature maps each node has, of which the name alone says one."""
     table = table_of(action, "maps", "MB", *(["ms"] if action == RECOMPUTE else []))
     table.add_column("for example", overflow="fold")
     table.add_column("why", overflow="fold")
     for group in groups[:_MOST_DECISIONS]:
         size, seconds = sum(item.bytes for item in group), sum(item.seconds for item in group)
         cost = [f"{1000 * seconds:.2f}"] if action == RECOMPUTE else []
-        example = f"{group[0].name}:{group[0].output}" if group[0].output else group[0].name
-        table.add_row(group[0].op, str(len(group)), megabytes(size), *cost, example, group[0].reason)
+        first = group[0]
+        example = f"{first.name}:{first.output}" if first.output or maps[first.name] > 1 else first.name
+        table.add_row(group[0].op, str(len(group)), megabytes(size), *cost, example, first.reason)
     return table
 
 
@@ -204,11 +208,10 @@ class Why:
 class NotFused:
     """The answer of `Plan.why` for a node at which patterns were nearly found: each with the reason why it was not."""
 
-    name: str
-    reasons: tuple[tuple[str, str], ...]
+    missed: tuple[MissedFusion, ...]
 
     def __str__(self) -> str:
-        return "\n".join(f"{self.name} is no {pattern}: {reason}" for pattern, reason in self.reasons)
+        return "\n".join(map(str, self.missed))
 
 
 def why(
@@ -222,18 +225,13 @@ def why(
     if not isinstance(name, str):
         raise OptionError(f"why: expected the name of a feature map, got {type(name).__name__}")
     nodes = {name, name.rpartition(":")[0]}
-    missed = tuple(
-        (missed_fusion.pattern, missed_fusion.reason) for missed_fusion in near_misses if missed_fusion.name in nodes
-    )
+    missed = tuple(missed_fusion for missed_fusion in near_misses if missed_fusion.name in nodes)
     if missed and all(decision.name not in nodes for decision in decisions):
-        return NotFused(name, missed)
+        return NotFused(missed)
     decision = _find(decisions, name)
     alternative = Alternative(note=NOT_KNOWN) if alternatives is None else alternatives(decision)
     if missed:
-        alternative = replace(
-            alternative,
-            note="; ".join([*([alternative.note] if alternative.note else []), str(NotFused(name, missed))]),
-        )
+        alternative = replace(alternative, note="; ".join(filter(None, [alternative.note, *map(str, missed)])))
     return Why(decision, cost, alternative)
 
 
@@ -246,7 +244,8 @@ def _find(decisions: Sequence[Decision], name: str) -> Decision:
         return full[keys[0]]
     if keys:
         raise OptionError(f"{name!r} has {len(keys)} feature maps, expected one of {', '.join(keys[:8])}")
-    names = list(dict.fromkeys([*(decision.name for decision in decisions), *full]))
+    maps = Counter(decision.name for decision in decisions)
+    names = list(dict.fromkeys(decision.name if maps[decision.name] == 1 else key for key, decision in full.items()))
     close = [each for each in names if name in each][:4] or difflib.get_close_matches(name, names, n=4, cutoff=0.5)
     hint = f", did you mean {', '.join(close)}" if close else f", as {', '.join(names[:4])}" if names else ""
     raise OptionError(f"no gradient reads a feature map named {name!r}: expected one of the plan's {len(full)}{hint}")

@@ -1,6 +1,6 @@
 """Charts of a profile as Vega-Lite and Vega specifications: values in, JSON out.
 
-The page (`echo.report.pages`) shows them alive, `echo.report.pages` makes PNG and SVG of the same.
+`echo.report.pages` shows them on a page and makes PNG and SVG of them.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ _MOST_LAYERS, _MOST_ARRAYS = 12, 8
 def render(profile: Profiled, layer: Layer = layer_of) -> str:
     """The profile as a text of at most 120 columns; ``layer`` groups arrays in another way than by their layers."""
     totals = ", ".join(f"{name} {megabytes(usage.total)} MB" for name, usage in profile.usages.items())
-    head = f"echo profile ({profile.device}): {totals}"
+    head = f"echo profile ({profile.device}), held by the executor: {totals}"
     tables = (_kinds(profile), _layers(profile, layer), *_frontier(profile), *_largest(profile))
     notes = (f"note: {note}" for note in profile.plan.remarks) if PLANNED in profile.usages else ()
     return text_of([head, *tables, *notes], _WIDTH)

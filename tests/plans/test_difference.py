@@ -81,6 +81,12 @@ def test_graphs_with_other_fused_operators_are_compared_by_names() -> None:
     assert rows_by("recomputed", this, other) == {}
 
 
+def test_other_times_of_the_same_graph_are_explained() -> None:
+    note = "the times of the original graph differ because its operators were measured again"
+    assert note in difference(plan(), plan(step_seconds=0.098))
+    assert note not in difference(plan(), plan())
+
+
 def test_rows_beyond_twelve_operators_are_summed_up() -> None:
     this = plan(decisions=tuple(decision(node, f"op{node}", node) for node in range(1, 16)))
     found = cells(difference(this, plan(decisions=())))

@@ -98,7 +98,7 @@ def test_plan_that_changes_nothing() -> None:
     before = plan().before
     found = plan(decisions=(), after=before, applied="none", overhead_seconds=0.0, recomputed_nodes=0)
     assert found.changes_nothing
-    assert "(-0 %), +0.0 % time, 0 feature maps" in found.summary()
+    assert "(0 %), +0.0 % time, 0 feature maps" in found.summary()
 
 
 def test_why_of_a_decision_instead_of_a_name_raises_option_error() -> None:
@@ -125,7 +125,7 @@ def test_plan_of_nothing_prints() -> None:
     nothing = Memory(0, 0, {}, {}, {})
     found = plan(before=nothing, after=nothing, step_seconds=0.0, overhead_seconds=0.0, decisions=())
     assert found.overhead == 0
-    assert found.summary().startswith("0 bytes -> 0 bytes planned (-0 %)")
+    assert found.summary().startswith("0 bytes -> 0 bytes planned (0 %)")
     assert str(found)
 
 

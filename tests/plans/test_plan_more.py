@@ -49,7 +49,7 @@ def test_first_and_much_larger_plans_are_told_and_all_are_counted(
             summary.add(sized(planned * 10**6, **changes))
     assert [record.levelname for record in caplog.records] == ["INFO", "DEBUG", "DEBUG", "DEBUG"]
     assert "200 MB -> 120 MB planned" in caplog.messages[0]
-    assert str(summary) == "4 graphs bound, 1 of them as they were; the largest: " + caplog.messages[1][len("echo: ") :]
+    assert str(summary) == "4 graphs bound, 1 of them unchanged; the largest: " + caplog.messages[1][len("echo: ") :]
     assert "too small: the original graph is bound as it is" in str(summary)
     caplog.clear()
     (last,) = at_the_end
