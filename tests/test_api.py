@@ -336,7 +336,7 @@ CHAIN = {
         (["plan", "{symbol}", "softmax_label=32"], "is unknown"),
         (
             ["plan", "{symbol}", "data=32,64", "--max-overhead", "lots"],
-            "--max-overhead: expected a fraction of the step such as 0.10, auto or none, got 'lots'",
+            "--max-overhead: expected a fraction of the step such as 0.10 or 10%, auto or none, got 'lots'",
         ),
         (["plan", "{symbol}", "data=32,64", "--memory-budget", "6 XB"], "--memory-budget: expected whole bytes"),
         (["plan", "{symbol}", "data=32,64", "--memory-budget", "1000"], "the least that can be reached"),

@@ -107,10 +107,13 @@ def given(flags: Mapping[str, Any]) -> Dict[str, Any]:
     """The flags that are given, by their names, with their texts.
 
     Raises:
-        OptionError: ``--fuse`` and ``--no-fuse`` are both given.
+        OptionError: ``--fuse`` is given next to what fuses nothing.
     """
-    if flags.get("no_fuse") and flags.get("fuse") is not None:
-        raise OptionError(f"expected --no-fuse or --fuse {flags['fuse']}, got both")
+    from echo.plans.variables import OFF
+
+    for name in ("no_fuse", "exact"):
+        if flags.get(name) and (flags.get("fuse") or "0").strip().lower() not in OFF:
+            raise OptionError(f"expected {flag_of(name)} or --fuse {flags['fuse']}, got both")
     return {name: value for name, value in flags.items() if value not in (None, False, [], ())}
 
 

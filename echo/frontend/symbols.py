@@ -38,7 +38,7 @@ def load_symbol(path: Path) -> mx.sym.Symbol:
         value = read_json(path, strict=False)  # control characters in texts MXNet writes as they are
         return symbol_of(Graph.from_json(value))
     except (ValueError, GraphError) as error:
-        raise GraphError(f"{path} is not a symbol saved by MXNet: {error}") from error
+        raise GraphError(f"{path} is not a symbol saved by MXNet as JSON: {error}") from error
     except mx.MXNetError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]  # the last one says what is wrong
         why = lines[-1] if lines else type(error).__name__

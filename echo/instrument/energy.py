@@ -150,7 +150,8 @@ class Rapl:
         except PermissionError as error:
             raise LookupError(f"CPU energy: this user may not read it; to allow it: {_ALLOW}") from error
         except (OSError, ValueError) as error:
-            raise LookupError(f"CPU energy: the processor's counters (RAPL) are not there: {error}") from error
+            why = getattr(error, "strerror", None) or error
+            raise LookupError(f"CPU energy: the processor's counters (RAPL) are not there: {why}") from error
         if not packages:
             raise LookupError(f"CPU energy: the processor's counters (RAPL) are not there: nothing in {folder}")
         self._microjoules = 0

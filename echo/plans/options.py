@@ -224,8 +224,11 @@ def _patterns(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
 def _check_policy(value: Any) -> None:
     if callable(value) or (isinstance(value, str) and value in POLICY_NAMES):
         return
-    renamed = "; 'exact' is now 'ilp'" if value == "exact" else ""
-    raise OptionError(f"policy: expected one of {', '.join(POLICY_NAMES)}, or a function, got {value!r}{renamed}")
+    names = ", ".join(POLICY_NAMES)
+    if not isinstance(value, str):
+        raise OptionError(f"policy: expected one of {names}, or a function, got {value!r}")
+    hint = "; 'exact' is now 'ilp'" if value == "exact" else did_you_mean(value, POLICY_NAMES, "; ")
+    raise OptionError(f"policy: expected one of {names}, got {value!r}{hint}")
 
 
 def _check_switches(options: Options) -> None:

@@ -104,8 +104,8 @@ def is_on(text: str) -> bool:
         OptionError: neither on nor off.
     """
     word = text.strip().lower()
-    if word not in (*_ON, *_OFF):
-        raise OptionError(f"expected one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}")
+    if word not in (*_ON, *OFF):
+        raise OptionError(f"expected one of {', '.join((*_ON, *OFF[1:]))}, got {text!r}")
     return word in _ON
 
 
@@ -115,7 +115,7 @@ def _fuse(text: str) -> bool | str:
     try:
         return is_on(text)
     except OptionError:
-        raise ValueError(f"expected {MEMORY}, or one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}") from None
+        raise ValueError(f"expected {MEMORY}, or one of {', '.join((*_ON, *OFF[1:]))}, got {text!r}") from None
 
 
 def _loaded(text: str) -> tuple[Plan, ...]:
@@ -155,6 +155,10 @@ def _number(
         return number
 
     return read
+
+
+def _part(text: str) -> float:
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
 def _word(*words: str) -> Callable[[str], str]:
@@ -235,7 +239,7 @@ def _budget(text: str) -> float | str | None:
 
 DEBUG_VARIABLE = "ECHO_DEBUG"
 RECORD_VARIABLE = "ECHO_RECORD"  # `echo.instrument.recording`
-_ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+_ON, OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 _PREFIX = "ECHO_"
 _LEVELS = ("avx512", "avx2", "portable")
 _PART = 5  # characters, with the "_" before, of a part of a variable that is meant
@@ -248,8 +252,8 @@ RENAMED = {
     "ECHO_KERNELS_LEVEL": f"{DEBUG_VARIABLE}=level=avx2",
 }
 _ABOVE_0 = 5e-324  # the smallest number of Python's
-_fraction = _number(float, 0, "a fraction of the step such as 0.10, auto or none", "none", "auto")
-_multiple = _number(float, _ABOVE_0, "a multiple of the step above 0 such as 1.0, or none", "none")
+_fraction = _number(_part, 0, "a fraction of the step such as 0.10 or 10%, auto or none", "none", "auto")
+_multiple = _number(_part, _ABOVE_0, "a multiple of the step above 0 such as 1.0, or none", "none")
 _seconds = _number(float, _ABOVE_0, "seconds above 0 such as 10, or none", "none")
 _count = _number(int, 0, "a number from 0 on, such as 2")
 # variable: (option, how it is read, what it means); all that users may set

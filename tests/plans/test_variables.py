@@ -156,3 +156,10 @@ def test_plan_of_another_version_is_left_out_with_a_warning(tmp_path: Path, capl
     (tmp_path / "old.json").write_text('{"digest": "", "format": "echo-plan-7"}')
     assert options_from({"ECHO_PLAN": str(tmp_path / "old.json")}).plans == ()
     assert "got 'echo-plan-7' of another version of echo: a new plan is made" in caplog.text
+
+
+def test_bounds_may_be_in_per_cent() -> None:
+    given = {"ECHO_MAX_OVERHEAD": "25%", "ECHO_MAX_TIME": "110%"}
+    assert options_from(given) == Options(max_overhead=0.25, max_time=1.1)
+    with pytest.raises(OptionError, match="expected seconds above 0"):
+        options_from({"ECHO_MAX_PLANNING": "10%"})
