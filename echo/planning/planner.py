@@ -19,7 +19,7 @@ from echo.passes.request import Framework, Request
 from echo.passes.variant import PlanResult
 from echo.planning import plan_cache
 from echo.planning.plan_cache import key_of
-from echo.planning.reuse import Names, PlannedGraph, SpareTime, fitting, follow, warm_start_of
+from echo.planning.reuse import Names, NothingToGain, PlannedGraph, SpareTime, fitting, follow, warm_start_of
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, Note, NoteKind
 from echo.plans.options import SEARCH, Options
@@ -96,6 +96,7 @@ class Planner:
         self._firsts: dict[tuple[str, str], _First] = {}  # by model and options
         self._models: dict[tuple[str, str, str], PlannedGraph] = {}  # the plans that further shapes follow
         self._known: dict[str, Known] = {}
+        self._nothing_to_gain = NothingToGain()
         self.spare_time = SpareTime()
 
     def forget(self) -> None:
@@ -104,6 +105,7 @@ class Planner:
         self._firsts.clear()
         self._models.clear()
         self._known.clear()
+        self._nothing_to_gain = NothingToGain()
 
     def plan(
         self,
@@ -143,7 +145,17 @@ class Planner:
                 result = self._remembered(request, framework, leader)
                 if leader is None:
                     self._remember_model(_model_of(framework, options), result)
+                    self._nothing_to_gain.note(framework.graph, options, result.plan)
         return self._with_alternatives(request, framework, result)
+
+    def has_nothing_to_gain(
+        self, graph: Graph, make_framework: Callable[[], PlanningFramework], options: Options
+    ) -> bool:
+        """Whether a tiny graph need not be planned, since one that differs in numbers alone came out unchanged."""
+        if not self.may_follow(options) or options.user_constraints:
+            return False
+        with self._planning(further=False):
+            return self._nothing_to_gain.holds(graph, make_framework, options)
 
     def follow(self, make_framework: Callable[[], PlanningFramework], options: Options) -> PlannedGraph | None:
         """Returns the plan for further shapes of a model without a search.

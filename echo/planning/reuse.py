@@ -20,7 +20,8 @@ from echo.passes.pass_manager import run
 from echo.passes.patterns.apply import fused_at, fused_for_shapes
 from echo.passes.request import Framework, Request
 from echo.passes.rewrite import Confirm, Rewritten
-from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, Decision, Memory, Note, recomputed_in
+from echo.passes.rules import RULES
+from echo.plans.decisions import HIDDEN, LAYOUT_COPIES, Decision, Memory, Note, NoteKind, recomputed_in
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.policies.problem import WarmStart
@@ -265,6 +266,48 @@ class SpareTime:
                 self._spent += seconds if further else 0.0
                 if self._began is None:
                     self._began, self._planning = self._clock(), 0.0
+
+
+# Tiny graphs with nothing to gain. Programs make such by the hundred, as blocks that slice at another place or scale by
+# another number each; planning one takes as long as several of its steps.
+
+_FEW_OPERATORS, _MOST_ALIKE = 32, 1000
+_NUMBER = re.compile(r"\d[\d.e]*")
+
+
+class NothingToGain:
+    """Remembers tiny graphs that planning left unchanged: those that differ in numbers alone are not planned."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], set[tuple[str, str]]] = {}
+
+    def note(self, graph: Graph, options: Options, plan: Plan) -> None:
+        """Remembers a plan's graph, if the plan changes nothing and is whole, and the graph is tiny."""
+        form = _form(graph, options)
+        whole = all(note.kind is NoteKind.REMARK for note in plan.notes)
+        if form is None or not (plan.changes_nothing and whole) or plan.before.planned > RULES.tiny:
+            return
+        while len(self._known) >= _MOST_ALIKE:
+            del self._known[next(iter(self._known))]
+        self._known.setdefault(form, set()).add((plan.key.device, plan.key.runner))
+
+    def holds(self, graph: Graph, make_framework: Callable[[], Framework], options: Options) -> bool:
+        """Whether a graph is one of those with other numbers, and all its arrays together are tiny, too."""
+        form = _form(graph, options)
+        if form not in self._known:
+            return False
+        framework = make_framework()
+        made = (array.bytes for entry, array in framework.types().items() if not graph.nodes[entry.node].is_variable)
+        return (framework.key.device, framework.key.runner) in self._known[form] and 2 * sum(made) <= RULES.tiny
+
+
+def _form(graph: Graph, options: Options) -> tuple[object, ...] | None:
+    """The structure of a small graph with its attributes, but for numbers in them; None of any other graph."""
+    if len(graph.nodes) > 2 * _FEW_OPERATORS or any(node.subgraphs for node in graph.nodes):
+        return None
+    nodes = ((node.op, node.inputs, node.control_deps, *node.attrs, _NUMBER.sub("", " ".join(node.attrs.values())))
+             for node in graph.nodes)  # fmt: skip
+    return (options.key, graph.heads, *nodes)
 
 
 def follow(model: PlannedGraph, graph: Graph, framework: Framework, options: Options) -> PlannedGraph:

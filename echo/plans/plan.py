@@ -379,6 +379,12 @@ class Summary:
             atexit.register(self.log)
         logger.log(logging.INFO if told else logging.DEBUG, "echo: %s", _line(plan))
 
+    def add_unchanged(self) -> None:
+        """Counts a graph that is bound unchanged without a plan, which one with a plan came before."""
+        with self._lock.held():
+            self.graphs += 1
+            self.unchanged += 1
+
     def log(self) -> None:
         """Logs the line about all graphs, where there was more than one."""
         if self.graphs > 1:

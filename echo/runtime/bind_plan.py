@@ -75,12 +75,17 @@ def find_plan(
     details: bool = True,
     further: bool = False,
 ) -> PlannedGraph | None:
-    """The plan of a graph that is bound like this; the summary of the process counts it. None inside of an operator.
+    """The plan of a graph that is bound like this; the summary of the process counts it.
+
+    None inside of an operator; and, unless ``details`` are asked for, of a tiny graph that would gain nothing.
 
     ``further`` shapes of a model are paid for as `Planner.plan` says.
     """
-    # made for this plan alone, and gone with it
-    planned = _plan(lambda: MxnetFramework(graph, binding(), ctx, runner), options, details, further=further)
+    make_framework = framework_of(graph, binding, ctx, runner)  # made for this plan alone, and gone with it
+    if not (details or inside_operator()) and PLANNER.has_nothing_to_gain(graph, make_framework, options):
+        PLANNER.summary.add_unchanged()
+        return None
+    planned = _plan(make_framework, options, details, further=further)
     _tell(planned)
     return planned
 
