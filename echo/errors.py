@@ -24,9 +24,8 @@ from typing import Any, Iterable
 
 REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 _LONGEST = 400  # characters of a line about an error
-_PLACE = re.compile(
-    r"\[\d\d:\d\d:\d\d\] (?:\S+\.(?:cc|h|cu):\d+: )?"
-)  # in MXNet's errors: when, and where in its sources
+# In MXNet's errors: when, and where in its sources.
+_PLACE = re.compile(r"\[\d\d:\d\d:\d\d\] (?:\S+\.(?:cc|h|cu):\d+: )?")
 
 
 def without_places(text: str) -> str:

@@ -43,7 +43,7 @@ _FLAGS: Dict[str, Any] = {
         _Text, typer.Option(metavar="VALUE", help="Bound on a step: a multiple of the original one as 1.0, or none.")
     ],
     "heavy": Annotated[
-        _Text, typer.Option(metavar="WHEN", help="auto; or never, as without a bound: no product runs twice.")
+        _Text, typer.Option(metavar="WHEN", help="auto, or never: no product and no convolution runs twice.")
     ],
     "memory_budget": Annotated[
         _Text, typer.Option(metavar="VALUE", help='Bytes, "6GB", or a part of the memory without echo: "50%", 0.5.')

@@ -19,7 +19,16 @@ from echo.passes.request import Framework, Request
 from echo.passes.variant import PlanResult
 from echo.planning import plan_cache
 from echo.planning.plan_cache import key_of
-from echo.planning.reuse import Names, NothingToGain, PlannedGraph, SpareTime, fitting, follow, warm_start_of
+from echo.planning.reuse import (
+    FEW_OPERATORS,
+    Names,
+    NothingToGain,
+    PlannedGraph,
+    SpareTime,
+    fitting,
+    follow,
+    warm_start_of,
+)
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, Note, NoteKind
 from echo.plans.options import SEARCH, Options
@@ -33,7 +42,6 @@ from echo.system.threads import ONCE, Lock, own_binds
 
 logger = logging.getLogger("echo")
 _CONTINUED = 3  # a start that continues a stopped search takes at most this part of max_planning
-_FEW_OPERATORS = 32
 
 
 class PlanningFramework(Framework, Protocol):
@@ -315,7 +323,7 @@ def _is_worth_keeping(plan: Plan, options: Options) -> bool:
     """
     if any(note.kind is NoteKind.FAILED for note in plan.notes) or not isinstance(options.policy, str):
         return False
-    return not plan.changes_nothing or sum(plan.key.operators.values()) > _FEW_OPERATORS
+    return not plan.changes_nothing or sum(plan.key.operators.values()) > FEW_OPERATORS
 
 
 def _settled(key: str, result: PlannedGraph) -> PlannedGraph:

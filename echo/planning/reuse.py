@@ -271,7 +271,7 @@ class SpareTime:
 # Tiny graphs with nothing to gain. Programs make such by the hundred, as blocks that slice at another place or scale by
 # another number each; planning one takes as long as several of its steps.
 
-_FEW_OPERATORS, _MOST_ALIKE = 32, 1000
+FEW_OPERATORS, _MOST_ALIKE = 32, 1000
 _NUMBER = re.compile(r"\d[\d.e]*")
 
 
@@ -303,7 +303,7 @@ class NothingToGain:
 
 def _form(graph: Graph, options: Options) -> tuple[object, ...] | None:
     """The structure of a small graph with its attributes, but for numbers in them; None of any other graph."""
-    if len(graph.nodes) > 2 * _FEW_OPERATORS or any(node.subgraphs for node in graph.nodes):
+    if len(graph.nodes) > 2 * FEW_OPERATORS or any(node.subgraphs for node in graph.nodes):
         return None
     nodes = ((node.op, node.inputs, node.control_deps, *node.attrs, _NUMBER.sub("", " ".join(node.attrs.values())))
              for node in graph.nodes)  # fmt: skip
