@@ -107,13 +107,15 @@ def given(flags: Mapping[str, Any]) -> Dict[str, Any]:
     """The flags that are given, by their names, with their texts.
 
     Raises:
-        OptionError: ``--fuse`` is given next to what fuses nothing.
+        OptionError: ``--fuse`` is given next to ``--no-fuse``, or fuses next to ``--exact``.
     """
-    from echo.plans.variables import OFF
+    from echo.plans.variables import option_of
 
-    for name in ("no_fuse", "exact"):
-        if flags.get(name) and (flags.get("fuse") or "0").strip().lower() not in OFF:
-            raise OptionError(f"expected {flag_of(name)} or --fuse {flags['fuse']}, got both")
+    fuse = flags.get("fuse")
+    if flags.get("no_fuse") and fuse is not None:
+        raise OptionError(f"expected --no-fuse or --fuse {fuse}, got both")
+    if flags.get("exact") and fuse is not None and option_of("fuse", fuse, flag_of("fuse")):
+        raise OptionError(f"expected --exact or --fuse {fuse}, got both")
     return {name: value for name, value in flags.items() if value not in (None, False, [], ())}
 
 

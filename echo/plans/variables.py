@@ -104,8 +104,8 @@ def is_on(text: str) -> bool:
         OptionError: neither on nor off.
     """
     word = text.strip().lower()
-    if word not in (*_ON, *OFF):
-        raise OptionError(f"expected one of {', '.join((*_ON, *OFF[1:]))}, got {text!r}")
+    if word not in (*_ON, *_OFF):
+        raise OptionError(f"expected one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}")
     return word in _ON
 
 
@@ -115,7 +115,7 @@ def _fuse(text: str) -> bool | str:
     try:
         return is_on(text)
     except OptionError:
-        raise ValueError(f"expected {MEMORY}, or one of {', '.join((*_ON, *OFF[1:]))}, got {text!r}") from None
+        raise ValueError(f"expected {MEMORY}, or one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}") from None
 
 
 def _loaded(text: str) -> tuple[Plan, ...]:
@@ -239,7 +239,7 @@ def _budget(text: str) -> float | str | None:
 
 DEBUG_VARIABLE = "ECHO_DEBUG"
 RECORD_VARIABLE = "ECHO_RECORD"  # `echo.instrument.recording`
-_ON, OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+_ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 _PREFIX = "ECHO_"
 _LEVELS = ("avx512", "avx2", "portable")
 _PART = 5  # characters, with the "_" before, of a part of a variable that is meant

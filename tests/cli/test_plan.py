@@ -47,6 +47,8 @@ def test_fuse_is_an_option_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == "mxecho: expected --no-fuse or --fuse memory, got both\n"
     assert main.main(["plan", "model.json", "data=4,8", "--exact", "--fuse", "1"]) == 2
     assert capsys.readouterr().err == "mxecho: expected --exact or --fuse 1, got both\n"
+    assert main.main(["plan", "model.json", "data=4,8", "--no-fuse", "--fuse", "0"]) == 2
+    assert capsys.readouterr().err == "mxecho: expected --no-fuse or --fuse 0, got both\n"
 
 
 def test_a_plan_is_saved_shown_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
