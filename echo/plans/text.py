@@ -87,7 +87,6 @@ def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
 
 
 def _decisions(action: str, groups: list[list[Decision]], maps: Mapping[str, int]) -> Table:
-    """``maps``: how many feature maps each node has, of which the name alone says one."""
     table = table_of(action, "maps", "MB", *(["ms"] if action == RECOMPUTE else []))
     table.add_column("for example", overflow="fold")
     table.add_column("why", overflow="fold")
@@ -95,9 +94,14 @@ def _decisions(action: str, groups: list[list[Decision]], maps: Mapping[str, int
         size, seconds = sum(item.bytes for item in group), sum(item.seconds for item in group)
         cost = [f"{1000 * seconds:.2f}"] if action == RECOMPUTE else []
         first = group[0]
-        example = f"{first.name}:{first.output}" if first.output or maps[first.name] > 1 else first.name
-        table.add_row(group[0].op, str(len(group)), megabytes(size), *cost, example, first.reason)
+        table.add_row(first.op, str(len(group)), megabytes(size), *cost, _called(first, maps), first.reason)
     return table
+
+
+def _called(decision: Decision, maps: Mapping[str, int]) -> str:
+    """The name by which `why` finds a feature map; ``maps`` says how many each node has."""
+    alone = not decision.output and maps[decision.name] == 1
+    return decision.name if alone else f"{decision.name}:{decision.output}"
 
 
 def _not_fused(groups: list[list[MissedFusion]]) -> Table:
@@ -245,7 +249,7 @@ def _find(decisions: Sequence[Decision], name: str) -> Decision:
     if keys:
         raise OptionError(f"{name!r} has {len(keys)} feature maps, expected one of {', '.join(keys[:8])}")
     maps = Counter(decision.name for decision in decisions)
-    names = list(dict.fromkeys(decision.name if maps[decision.name] == 1 else key for key, decision in full.items()))
+    names = [_called(decision, maps) for decision in full.values()]
     close = [each for each in names if name in each][:4] or difflib.get_close_matches(name, names, n=4, cutoff=0.5)
     hint = f", did you mean {', '.join(close)}" if close else f", as {', '.join(names[:4])}" if names else ""
     raise OptionError(f"no gradient reads a feature map named {name!r}: expected one of the plan's {len(full)}{hint}")
