@@ -283,9 +283,11 @@ class NothingToGain:
 
     def note(self, graph: Graph, options: Options, plan: Plan) -> None:
         """Remembers a plan's graph, if the plan changes nothing and is whole, and the graph is tiny."""
-        form = _form(graph, options)
         whole = all(note.kind is NoteKind.REMARK for note in plan.notes)
-        if form is None or not (plan.changes_nothing and whole) or plan.before.planned > RULES.tiny:
+        if not (plan.changes_nothing and whole) or plan.before.planned > RULES.tiny:
+            return
+        form = _form(graph, options)
+        if form is None:
             return
         while len(self._known) >= _MOST_ALIKE:
             del self._known[next(iter(self._known))]
