@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import operator
+from dataclasses import replace
 from typing import Any, Callable, Collection, Dict, Iterable, Mapping, Tuple
 
 import mxnet as mx
@@ -25,7 +26,7 @@ from echo.report.profile import Profile
 from echo.runtime import bind_plan
 from echo.runtime.bind import optimize_symbol
 from echo.runtime.bind_plan import framework_of
-from echo.runtime.gluon import framework_of_block, optimize_block
+from echo.runtime.gluon import framework_of_block, optimize_block, unhybridized_note
 from echo.runtime.profile import budget_frontier
 from echo.runtime.profile import profile as profiled
 from echo.system.files import shortened
@@ -147,7 +148,9 @@ def plan(symbol: Any, **keywords: Any) -> Plan:
 def _plan(symbol: Any, keywords: Mapping[str, Any]) -> Plan:
     # apart, so that a training graph is freed before Python searches for garbage again
     options, make_framework = _ready(symbol, keywords)
-    return bind_plan.PLANNER.plan(make_framework, options).plan
+    found = bind_plan.PLANNER.plan(make_framework, options).plan
+    notes = () if isinstance(symbol, Symbol) else unhybridized_note(symbol)
+    return replace(found, notes=(*found.notes, *notes)) if notes else found
 
 
 def profile(symbol: Any, compare: Iterable[str], run: bool, budgets: int, **keywords: Any) -> Profile:

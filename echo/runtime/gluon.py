@@ -17,6 +17,7 @@ from echo.frontend.framework import MxnetFramework
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.ir.training_graph import Runner
+from echo.plans.decisions import Note
 from echo.plans.options import Options
 from echo.runtime.bind_plan import framework_of
 from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
@@ -186,6 +187,13 @@ def framework_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Co
     runner = Runner.of_flags(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
     binding = infer_binding(symbol, shapes)
     return framework_of(graph, lambda: binding, ctx, runner)
+
+
+def unhybridized_note(block: Block) -> tuple[Note, ...]:
+    """Returns what `echo.plan` says of a block that trains without a graph as it is, for which no plan can hold."""
+    if block._active or isinstance(block, SymbolBlock):
+        return ()
+    return (Note("planned for hybridize() without arguments: call it before the first step, or no plan is used"),)
 
 
 # Programs of which echo sees little, and one line that logs it: blocks that are not hybridized.

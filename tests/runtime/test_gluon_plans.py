@@ -74,6 +74,18 @@ def test_plan_made_beforehand_is_the_one_that_trains(name: str, fuse: bool) -> N
     assert len(seen) == 1
 
 
+def test_plan_of_a_block_that_is_not_hybridized_says_so() -> None:
+    block = net()
+    block.initialize()
+    block(inputs())
+    assert "note: planned for hybridize() without arguments" in str(echo.plan(block, data=(BATCH, FEATURES)))
+    block.hybridize(static_alloc=True)
+    data = mx.sym.var("data", dtype="float32")
+    imported = gluon.SymbolBlock(block(data), data, params=block.collect_params())
+    for graph in (block, imported):
+        assert "hybridize" not in str(echo.plan(graph, data=(BATCH, FEATURES)))
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_a_block_of_the_numpy_interface_is_planned_beforehand(many: bool) -> None:
     class Numbers(gluon.HybridBlock):
