@@ -213,10 +213,12 @@ def lifetimes(training: TrainingGraph, storage: Storage) -> Iterator[Lifetime]:
 
 
 def held_at_peak(training: TrainingGraph, storage: Storage, peak_node: int, most: int = 5) -> list[tuple[str, int]]:
-    """The largest entries alive while ``peak_node`` runs: (name, bytes)."""
+    """The nodes with the largest entries alive while ``peak_node`` runs: (name, bytes of all its entries)."""
     groups = _groups(training, storage)
-    largest = sorted(groups.rows(groups.alive(peak_node)), key=lambda row: -row[3])[:most]
-    return [(training.nodes[named].name, size) for named, _, _, size in largest]
+    sizes: Counter[str] = Counter()
+    for named, _, _, size in groups.rows(groups.alive(peak_node)):
+        sizes[training.nodes[named].name] += size
+    return sizes.most_common(most)
 
 
 def _groups(training: TrainingGraph, storage: Storage) -> _Groups:

@@ -286,6 +286,7 @@ def test_kinds_and_holders_add_up_to_the_peak(name: str, share: float) -> None:
     assert largest == everything[:3]
     assert [size for _, size in everything] == sorted((size for _, size in everything), reverse=True)
     assert {name for name, _ in everything} <= {node.name for node in planned.nodes}
+    assert len({name for name, _ in everything}) == len(everything)
 
 
 def test_layers_hold_what_is_stashed() -> None:
