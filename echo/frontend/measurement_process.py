@@ -192,6 +192,7 @@ class _Running:
         environment.update(cuda_places())
         environment[FUSION_VARIABLE] = "0"  # planned graphs run without it, too
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, child_end.fileno(), 0)]
+        child_end.setblocking(True)  # whatever the program's `socket.setdefaulttimeout` is
         actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         try:
             pid = os.posix_spawn(interpreter, arguments, environment, file_actions=actions, setsigmask=(),

@@ -289,8 +289,10 @@ with measurement_process.measuring():
     "signal.signal(signal.SIGPIPE, signal.SIG_DFL)",
     "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
     "os.chdir('/')",
+    "import socket; socket.setdefaulttimeout(30)",
+    "import socket; socket.setdefaulttimeout(0)",
 ])  # fmt: skip
-def test_measuring_survives_closed_files_and_foreign_signal_handlers(before: str, tmp_path: Path) -> None:
+def test_measuring_survives_closed_files_signal_handlers_and_time_outs(before: str, tmp_path: Path) -> None:
     code = (
         HEAD
         + f"""
