@@ -19,8 +19,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any, Iterable
+import sys
+import traceback
+from types import FrameType
+from typing import Any, Iterable, Iterator
 
 REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 _LONGEST = 400  # characters of a line about an error
@@ -37,6 +41,50 @@ def one_line(error: BaseException) -> str:
     """The kind of an error and its message, as one line that is not too long: MXNet's have many, and the time."""
     text = without_places(f"{type(error).__name__}: {error}").rstrip(":")  # some have no message
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
+# Interruptions: errors by which a program ends what takes too long, such as echo's planning.
+#
+# A signal handler raises them, or another thread sets them (``PyThreadState_SetAsyncExc``). Whatever echo was doing, it
+# handles none of them: they end its work and reach the program, as they would in a long call of MXNet's.
+
+_FAMILIAR = ("builtins", "echo", "mxnet", "numpy")
+
+
+def reraise_interruption(error: BaseException) -> None:
+    """Raises the interruption that an error is, or that it was made from; does nothing for any other error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if _by_handler(cause) or _by_thread(cause):
+            raise cause
+        cause = cause.__cause__
+
+
+def _by_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised it: a function with an argument that is the frame that it interrupted."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(value is outer for outer, inner in zip(frames, frames[1:]) for value in _values(inner))
+
+
+def _values(frame: FrameType) -> Iterator[object]:
+    for value in frame.f_locals.values():
+        yield value
+        if isinstance(value, tuple):  # of ``*arguments``
+            yield from value
+
+
+def _by_thread(error: BaseException) -> bool:
+    """Whether another thread set it: none of the code that ran is from where its class is."""
+    ran = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return not _is_familiar(type(error).__module__) and all(map(_is_familiar, ran))
+
+
+def _is_familiar(module: str) -> bool:
+    """Whether a module is of echo, MXNet, numpy or Python's own library."""
+    top = module.partition(".")[0]
+    path = getattr(sys.modules.get(top), "__file__", None) or ""
+    is_of_python = path.startswith(os.path.dirname(os.__file__)) and "-packages" not in path
+    return top in _FAMILIAR or top in sys.builtin_module_names or is_of_python
 
 
 def did_you_mean(word: str, words: Iterable[str], before: str = "") -> str:

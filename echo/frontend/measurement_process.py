@@ -26,6 +26,7 @@ import mxnet as mx
 import mxnet.libinfo
 
 from echo import meter
+from echo.errors import reraise_interruption
 from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
 from echo.frontend.install import loaded_from
 from echo.frontend.mxnet_settings import FUSION_VARIABLE
@@ -93,6 +94,7 @@ class _Process:
         try:
             reply = _checked(running.ask({**request, "limit": limit}, limit))
         except (OSError, ValueError) as error:
+            reraise_interruption(error)
             self._deaths[op] += 1
             ended = self.close()
             late = isinstance(error, TimeoutError) or ended == _ended_by(signal.SIGALRM)
@@ -116,6 +118,7 @@ class _Process:
                 self._running, self._device = _Running.start(interpreter()), device
                 self._starting = _spent(self._running.ask(_first_request(device), _START_SECONDS))
             except (OSError, ValueError, NotImplementedError) as error:
+                reraise_interruption(error)
                 self._why_not = f"no process can be started for it ({self.close() or error})"
                 raise UnavailableError(self._why_not) from error
         return self._running

@@ -19,7 +19,7 @@ import mxnet as mx
 from mxnet.gluon.contrib.estimator import BatchEnd, EpochBegin, EpochEnd, TrainBegin, TrainEnd
 
 from echo import native
-from echo.errors import EchoError, OptionError
+from echo.errors import EchoError, OptionError, reraise_interruption
 from echo.instrument.energy import Gpus, Rapl
 from echo.instrument.windows import FORMAT, Reading, Row, RowFile, Windows, columns_of, summary
 from echo.native import function
@@ -355,6 +355,7 @@ class _Recording:
         except mx.MXNetError:
             raise  # of the user's operators, for which the recorder waited
         except Exception as error:
+            reraise_interruption(error)
             self._failed = True
             complain(f"echo: nothing more is recorded: {error}")
 

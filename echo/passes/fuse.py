@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import AbstractSet, Callable, ClassVar
 
+from echo.errors import reraise_interruption
 from echo.estimators.footprint import workspaces
 from echo.kernels.library import MOST_BYTES
 from echo.passes.analysis import named
@@ -89,7 +90,8 @@ def too_large(framework: Framework) -> dict[tuple[str, str], str]:
     """Why MXNet gives some fused operators of a graph no workspace, by kind and name."""
     try:
         training = framework.differentiate()
-    except Exception:  # planning this graph comes to the same, and says so
+    except Exception as error:  # planning this graph comes to the same, and says so
+        reraise_interruption(error)
         return {}
     large = {number: size for number, size in workspaces(training, framework.device).items() if size > MOST_BYTES}
     return {

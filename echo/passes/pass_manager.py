@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, ContextManager, Iterable, Mapping, NoReturn, Protocol, Sequence
 
-from echo.errors import BudgetError, EchoError, OptionError, one_line
+from echo.errors import BudgetError, EchoError, OptionError, one_line, reraise_interruption
 from echo.estimators.cost_model import CostModel
 from echo.ir import graph as graphs
 from echo.ir.graph import Entry, Graph, Node
@@ -196,6 +196,7 @@ def run(
         try:
             value = _checked(stage, stage.run(*(values[value_type] for value_type in stage.needs)), values)
         except Exception as error:
+            reraise_interruption(error)
             if dump is not None:
                 dump.note(stage.name, f"failed: {one_line(error)}")
             if isinstance(error, (OptionError, BudgetError)):

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, Mapping, NamedTuple, Protocol, Sequence
 
-from echo.errors import BudgetError, OptionError, UnsupportedError, one_line
+from echo.errors import BudgetError, OptionError, UnsupportedError, one_line, reraise_interruption
 from echo.estimators.cost_model import CostModel
 from echo.estimators.cost_table import CostTable
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
@@ -224,6 +224,7 @@ class Request:
         except OptionError as error:
             self.notes.append(Note(f"planned without {label}: {error}"))
         except Exception as error:
+            reraise_interruption(error)
             if self.options.strict:
                 raise
             text = f"planned without {label}, which failed: {one_line(error)}"

@@ -7,7 +7,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, Mapping
 
-from echo.errors import OptionError, one_line
+from echo.errors import OptionError, one_line, reraise_interruption
 from echo.ir.schedule import RecomputeSchedule
 from echo.plans.options import PolicyFunction, policy_name
 from echo.policies.echo import Echo
@@ -61,6 +61,7 @@ class UserPolicy:
         except DeadlineExceeded:
             raise
         except Exception as error:
+            reraise_interruption(error)
             raise OptionError(f"policy {self.name}: {one_line(error)}") from error
         if not isinstance(schedule, Mapping):
             raise OptionError(f"policy {self.name}: expected a mapping from nodes to positions, got {schedule!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from echo.errors import (
     TimeLimitError,
     UnsupportedError,
     one_line,
+    reraise_interruption,
 )
 from echo.plans.options import Options, renamed
 from echo.plans.variables import names_of_set
@@ -75,6 +75,7 @@ class RaiseUnmetRequests(ErrorPolicy):
         except UNMET_REQUESTS:
             raise
         except Exception as error:
+            reraise_interruption(error)
             if self.strict:
                 raise
             result = original()  # where the call itself is wrong, MXNet says so here
@@ -95,6 +96,7 @@ class NeverStopTraining(ErrorPolicy):
         try:
             return nearest(action, self.options, self.warn)
         except Exception as error:
+            reraise_interruption(error)
             if self.strict and isinstance(error, EchoError):
                 raise
             with own_binds():
@@ -173,15 +175,18 @@ def first_bindable(
     try:
         return run(choice), choice
     except Exception as error:
+        reraise_interruption(error)
         if on_error.strict:
             raise
         why = one_line(error)
-    with contextlib.suppress(Exception):
+    try:
         second = unfused()
         if second is not original:
             result = run(second)
             on_error.warn(f"echo: {done} without fused operators: {why}. {REPORT}.")
             return result, second
+    except Exception as error:
+        reraise_interruption(error)
     result = run(original)  # where the call itself is wrong, MXNet says so here
     on_error.warn(f"echo: {done} without a plan: {why}. {REPORT}.")
     return result, original

@@ -17,7 +17,7 @@ from mxnet.base import NDArrayHandle
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
-from echo.errors import EchoError, UnsupportedError, one_line
+from echo.errors import EchoError, UnsupportedError, one_line, reraise_interruption
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.ir.graph import Graph, Node
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, GradientRule
@@ -233,6 +233,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
                 return replace(applied, verifier=verifier)
             replanned = applied.rebinder.replan(binding)
         except Exception as error:
+            reraise_interruption(error)
             if on_error.strict and isinstance(error, EchoError):
                 raise
             on_error.warn(f"echo: reshaped without a plan: {one_line(error)}")

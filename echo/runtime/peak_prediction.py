@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterator
 import mxnet as mx
 import numpy as np
 
-from echo.errors import one_line
+from echo.errors import one_line, reraise_interruption
 from echo.ir.training_graph import Runner
 from echo.plans.plan import Plan
 from echo.report.predicted_peaks import NO_GPU, PredictedPeaks, Process, predict_peaks
@@ -109,6 +109,7 @@ class PeakPrediction:
         try:
             yield
         except Exception as error:
+            reraise_interruption(error)
             self._plan = self._first = None
             logger.warning("echo: the peak of the process is not predicted: %s", one_line(error))
 

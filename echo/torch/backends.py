@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 from torch import fx
 
-from echo.errors import REPORT, BudgetError, OptionError, VerificationError, one_line
+from echo.errors import REPORT, BudgetError, OptionError, VerificationError, one_line, reraise_interruption
 from echo.ir.schedule import RecomputeSchedule
 from echo.system.process import Deadline
 from echo.system.threads import ONCE
@@ -110,6 +110,7 @@ class Partitioner:
         except (BudgetError, OptionError):
             raise
         except Exception as error:
+            reraise_interruption(error)
             if self.strict:
                 raise
             text = f"torch's own partitioner divides a graph, because planning failed: {one_line(error)}. {REPORT}"

@@ -16,7 +16,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import fx
 
-from echo.errors import one_line
+from echo.errors import one_line, reraise_interruption
 from echo.ir.schedule import RecomputeSchedule, needed, once
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
@@ -151,6 +151,7 @@ def schedule_of_torch(
     try:
         _, backward = compat.min_cut_partition(compat.copied(module), inputs, **options)
     except Exception as error:  # torch's, which would end a program without echo
+        reraise_interruption(error)
         logger.debug("echo: torch's own partitioner fails: %s", one_line(error))
         return {}
     names = {node.name for node in backward.graph.nodes if node.op == "placeholder"}

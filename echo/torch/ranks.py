@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
-from echo.errors import BudgetError, PlanError, one_line
+from echo.errors import BudgetError, PlanError, one_line, reraise_interruption
 from echo.system.files import digest_of
 from echo.system.process import Deadline
 from echo.system.threads import ONCE
@@ -96,6 +96,7 @@ def _put(store: Any, key: str, value: Any) -> None:
     try:
         store.set(key, json.dumps(value))
     except Exception as error:  # whatever a kind of store raises: the other ranks plan for themselves
+        reraise_interruption(error)
         logger.debug("echo: rank 0 could not write a plan: %s", one_line(error))
 
 
@@ -109,6 +110,7 @@ def _awaited(store: Any, key: str, seconds: float) -> str | None:
             time.sleep(_POLL)
         return str(store.get(key), "utf-8")
     except Exception as error:  # whatever a kind of store raises
+        reraise_interruption(error)
         logger.debug("echo: the store of the process group has no plan: %s", one_line(error))
         return None
 

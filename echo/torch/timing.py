@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree
 
+from echo.errors import reraise_interruption
 from echo.estimators.cost_table import CostTable
 from echo.system.process import Deadline, processor
 from echo.torch import compat, safety
@@ -56,7 +57,8 @@ def seconds_of_run(node: fx.Node, device: torch.device, deadline: Deadline, chan
             return table.get(key)
         try:
             _keep(table, key, _run(_call_of(node, channels_last), device))
-        except Exception:  # whatever an operator raises for made-up values, or because memory is short
+        except Exception as error:  # whatever an operator raises for made-up values, or because memory is short
+            reraise_interruption(error)
             return None
     return table.get(key)
 
@@ -68,7 +70,8 @@ def scratch_of_run(node: fx.Node, device: torch.device, channels_last: bool) -> 
         try:
             most, kept = compat.allocated(_call_of(node, channels_last))
             _SCRATCH[key] = max(most - kept, 0)
-        except Exception:  # see `seconds_of_run`
+        except Exception as error:  # see `seconds_of_run`
+            reraise_interruption(error)
             _SCRATCH[key] = 0
     return _SCRATCH.get(key, 0)
 

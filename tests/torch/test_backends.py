@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,20 @@ def test_failed_planning_costs_one_warning(monkeypatch: pytest.MonkeyPatch, capl
     assert "sparse" in record.message
     with pytest.raises(Exception, match="sparse"):
         dropped_step(backend(0.6, compiler="aot_eager", strict=True))
+
+
+def test_error_of_a_signal_handler_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: Any) -> None:
+        raise TimeoutError("late")
+
+    monkeypatch.setattr(backends, "joint_graph", lambda *_, **__: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, late)
+    try:
+        with pytest.raises(Exception, match="late") as raised:  # Dynamo wraps what a backend raises
+            dropped_step(backend(0.6, compiler="aot_eager"))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert isinstance(getattr(raised.value, "inner_exception", raised.value), TimeoutError)
 
 
 def test_verified_plan_is_used_and_a_wrong_one_is_not(
