@@ -91,8 +91,8 @@ void bias_act_grad(const Call& call) {
   sums.write_sum(0, db);
 }
 
-const CpuKernel kBiasAct("bias_act", bias_act);
-const CpuKernel kBiasActGrad("bias_act_grad", bias_act_grad, bias_act_grad_workspace);
+const CpuKernel kBiasAct("bias_act", bias_act, no_workspace, Subnormals::kKept);
+const CpuKernel kBiasActGrad("bias_act_grad", bias_act_grad, bias_act_grad_workspace, Subnormals::kKept);
 
 }  // namespace
 }  // namespace kernels

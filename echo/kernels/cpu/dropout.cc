@@ -43,10 +43,10 @@ void draw_mask(const Call& call) {
 
 void draw_mask_grad(const Call& call) { call.write_zeros(); }
 
-const CpuKernel kDropout("dropout", dropout);
-const CpuKernel kDropoutGrad("dropout_grad", dropout_grad);
-const CpuKernel kDrawMask("draw_mask", draw_mask);
-const CpuKernel kDrawMaskGrad("draw_mask_grad", draw_mask_grad);
+const CpuKernel kDropout("dropout", dropout, no_workspace, Subnormals::kKept);
+const CpuKernel kDropoutGrad("dropout_grad", dropout_grad, no_workspace, Subnormals::kKept);
+const CpuKernel kDrawMask("draw_mask", draw_mask, no_workspace, Subnormals::kKept);
+const CpuKernel kDrawMaskGrad("draw_mask_grad", draw_mask_grad, no_workspace, Subnormals::kKept);
 
 }  // namespace
 }  // namespace kernels

@@ -9,6 +9,7 @@
 #endif
 
 #include "clones.h"
+#include "float_mode.h"
 #include "half.h"
 #include "parallel.h"
 
@@ -241,8 +242,12 @@ void multiply(const Operand& a, const float* b_panels, int64_t columns, Start st
   if (a.rows * columns * a.depth < kWorthProduct || !threads_work()) {
     return multiply_blocks(a, b_panels, columns, start, c, c_stride, scratch);
   }
+  const FloatMode mode = float_mode();
 #pragma omp parallel
-  multiply_blocks(a, b_panels, columns, start, c, c_stride, scratch);
+  {
+    const FloatModeScope scope(mode);
+    multiply_blocks(a, b_panels, columns, start, c, c_stride, scratch);
+  }
 }
 
 }  // namespace gemm

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "echo_kernels.h"
+#include "float_mode.h"
 #include "level.h"
 
 namespace echo {
@@ -24,13 +25,14 @@ void run(const EchoCall& raw) {
   const CpuKernel& kernel = kernel_of(call);
   if (call.zero_gradient()) return call.write_zeros();
   call.require_workspace(kernel.workspace(call));
+  const FloatModeScope scope(float_mode() | (kernel.subnormals == Subnormals::kZero ? kSubnormalsAreZero : 0));
   kernel.run(call);
 }
 
 }  // namespace
 
-CpuKernel::CpuKernel(const char* name, Run run, Workspace workspace) noexcept
-    : name(name), run(run), workspace(workspace), next(g_first) {
+CpuKernel::CpuKernel(const char* name, Run run, Workspace workspace, Subnormals subnormals) noexcept
+    : name(name), run(run), workspace(workspace), subnormals(subnormals), next(g_first) {
   g_first = this;
 }
 

@@ -10,17 +10,22 @@ namespace kernels {
 
 inline size_t no_workspace(const Call&) { return 0; }
 
+// Whether a kernel takes subnormal numbers for zero. Masks and what is element by element keep them, as MXNet does.
+enum class Subnormals { kZero, kKept };
+
 // A kernel of the C interface: a constant of this type is all that it takes to be found. `workspace` gives the bytes
 // that it needs.
 struct CpuKernel {
   using Run = void (*)(const Call&);
   using Workspace = size_t (*)(const Call&);
 
-  CpuKernel(const char* name, Run run, Workspace workspace = no_workspace) noexcept;
+  CpuKernel(const char* name, Run run, Workspace workspace = no_workspace,
+            Subnormals subnormals = Subnormals::kZero) noexcept;
 
   const char* const name;
   const Run run;
   const Workspace workspace;
+  const Subnormals subnormals;
   const CpuKernel* const next;
 };
 

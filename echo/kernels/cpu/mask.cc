@@ -54,10 +54,10 @@ void apply_mask_grad(const Call& call) {
   call.write_zeros("dscale");
 }
 
-const CpuKernel kPackMask("pack_mask", pack_mask);
-const CpuKernel kPackMaskGrad("pack_mask_grad", pack_mask_grad);
-const CpuKernel kApplyMask("apply_mask", apply_mask);
-const CpuKernel kApplyMaskGrad("apply_mask_grad", apply_mask_grad);
+const CpuKernel kPackMask("pack_mask", pack_mask, no_workspace, Subnormals::kKept);
+const CpuKernel kPackMaskGrad("pack_mask_grad", pack_mask_grad, no_workspace, Subnormals::kKept);
+const CpuKernel kApplyMask("apply_mask", apply_mask, no_workspace, Subnormals::kKept);
+const CpuKernel kApplyMaskGrad("apply_mask_grad", apply_mask_grad, no_workspace, Subnormals::kKept);
 
 }  // namespace
 }  // namespace kernels

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "float_mode.h"
+
 namespace echo {
 namespace kernels {
 
@@ -27,8 +29,12 @@ void in_chunks(int64_t count, int64_t elements, const Action& action) {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) one(chunk);
     return;
   }
+  const FloatMode mode = float_mode();
 #pragma omp parallel for schedule(dynamic, 1)
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) one(chunk);
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const FloatModeScope scope(mode);
+    one(chunk);
+  }
 }
 
 // action(offset, n) for tiles of n <= tile elements of [0, count).

@@ -33,8 +33,8 @@ void relu(const Call& call) {
 
 void relu_grad(const Call& call) { multiply_by_bits(call, 1.0f); }
 
-const CpuKernel kRelu("relu", relu);
-const CpuKernel kReluGrad("relu_grad", relu_grad);
+const CpuKernel kRelu("relu", relu, no_workspace, Subnormals::kKept);
+const CpuKernel kReluGrad("relu_grad", relu_grad, no_workspace, Subnormals::kKept);
 
 }  // namespace
 }  // namespace kernels

@@ -32,8 +32,8 @@ void sequence_reverse_grad(const Call& call) {
   call.write_zeros("dlengths");
 }
 
-const CpuKernel kSequenceReverse("sequence_reverse", sequence_reverse);
-const CpuKernel kSequenceReverseGrad("sequence_reverse_grad", sequence_reverse_grad);
+const CpuKernel kSequenceReverse("sequence_reverse", sequence_reverse, no_workspace, Subnormals::kKept);
+const CpuKernel kSequenceReverseGrad("sequence_reverse_grad", sequence_reverse_grad, no_workspace, Subnormals::kKept);
 
 }  // namespace
 }  // namespace kernels
