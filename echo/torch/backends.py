@@ -16,7 +16,15 @@ from typing import Any, Callable, Iterable, Sequence
 
 from torch import fx
 
-from echo.errors import REPORT, BudgetError, OptionError, VerificationError, one_line, reraise_interruption
+from echo.errors import (
+    REPORT,
+    BudgetError,
+    OptionError,
+    UnsupportedError,
+    VerificationError,
+    one_line,
+    reraise_interruption,
+)
 from echo.ir.schedule import RecomputeSchedule
 from echo.system.process import Deadline
 from echo.system.threads import ONCE
@@ -113,7 +121,8 @@ class Partitioner:
             reraise_interruption(error)
             if self.strict:
                 raise
-            text = f"torch's own partitioner divides a graph, because planning failed: {one_line(error)}. {REPORT}"
+            advice = "" if isinstance(error, UnsupportedError) else f". {REPORT}"
+            text = f"torch's own partitioner divides a graph, because planning failed: {one_line(error)}{advice}"
             logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s", text)
             return self._own(module, inputs, options)
 

@@ -78,15 +78,15 @@ def joint_graph(
 
 
 def hint(size: Any) -> int:
-    """A size as a number: that of the first batch where torch traces a symbol."""
-    return size if isinstance(size, int) else int(size.node.hint)
+    """A size, that of the first batch where torch traces a symbol; an `UnsupportedError` where it depends on values."""
+    known = size if isinstance(size, int) else size.node.hint
+    if known is None:
+        raise UnsupportedError(f"the size {size} depends on values of arrays, expected one that torch knows before")
+    return int(known)
 
 
 def nbytes(value: Any) -> int:
-    """The bytes of the storage of a (fake) tensor, as torch's allocator of its device counts them; 0 for others.
-
-    Sizes that torch traces as symbols count as their hints: those of the first batch.
-    """
+    """The bytes of the storage of a (fake) tensor, as torch's allocator of its device counts them; 0 for others."""
     if not isinstance(value, torch.Tensor):
         return 0
     whole = hint(value.untyped_storage().nbytes())

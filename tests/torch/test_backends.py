@@ -287,6 +287,51 @@ def test_error_of_a_signal_handler_reaches_the_program(monkeypatch: pytest.Monke
     assert isinstance(getattr(raised.value, "inner_exception", raised.value), TimeoutError)
 
 
+class Selecting(torch.nn.Module):
+    """The rows that are positive: how many is not known before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.tanh(self.layer(x))
+        return torch.tanh(self.layer(x[(x[:, 0] > 0).nonzero().squeeze(1)]))
+
+
+def test_sizes_that_depend_on_values_are_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(3)
+    model, x = Selecting(), torch.randn(32, 16)
+    model(x).sum().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), caplog.at_level(logging.WARNING):
+        torch.compile(model, backend=backend(0.6, compiler="aot_eager"))(x).sum().backward()
+    assert equal([parameter.grad for parameter in model.parameters()], expected)
+    (record,) = caplog.records
+    assert "depends on values of arrays, expected one that torch knows before" in record.message
+    assert "report" not in record.message
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_parameter_that_changes_before_backward_is_an_error_unless_its_readers_are_kept(kept: bool) -> None:
+    """Eager mode saves no bias; backward reads it where the layer runs again."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(*(layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh())))
+    x = torch.randn(32, 64)
+    layers = ("addmm*", "tanh*")
+    wishes: dict[str, Any] = {"keep" if kept else "recompute": layers}
+    ours = backend(max_overhead=None, compiler="aot_eager", **wishes)
+    loss = torch.compile(model, backend=ours)(x).sum()
+    with torch.no_grad():
+        model[2].bias.add_(1)
+    if kept:
+        loss.backward()
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
 def test_verified_plan_is_used_and_a_wrong_one_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
