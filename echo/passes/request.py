@@ -21,7 +21,7 @@ from echo.passes.patterns.apply import Matcher
 from echo.passes.rules import RULES
 from echo.plans.decisions import WORKSPACES, Note, NoteKind
 from echo.plans.key import PlanKey
-from echo.plans.options import Options
+from echo.plans.options import SEARCH, Options
 from echo.policies.least import Known
 from echo.policies.problem import WarmStart
 from echo.system.process import NEVER, Deadline
@@ -187,6 +187,12 @@ class Request:
         if options.max_time is not None and (costs.is_timed or self.warm_start is not None):
             bounds.append(max(0.0, options.max_time * original - costs.step_seconds))
         return min(bounds, default=None)
+
+    def weighs_seconds(self, costs: CostModel) -> bool:
+        """Whether seconds of the original graph count against few bytes: they were measured, and no option decides."""
+        options = self.options
+        asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute
+        return costs.is_timed and not (self.fused or asks or options.policy != SEARCH)
 
     @property
     def is_late(self) -> bool:

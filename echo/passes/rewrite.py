@@ -122,14 +122,17 @@ class Confirm:
     """Binds the rewritten graph without memory and compares."""
 
     name: ClassVar[str] = "confirm"
-    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten, Selection)
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, CostModel, Rewritten, Selection)
     gives: ClassVar[type] = Confirmed
 
-    def run(self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection) -> Confirmed:
+    def run(
+        self, request: Request, training: TrainingGraph, costs: CostModel, rewritten: Rewritten, selection: Selection
+    ) -> Confirmed:
         confirmed = self.confirmed(request, training, rewritten)
         if selection.declined and not confirmed.accepted:
             return replace(confirmed, reason=selection.declined)
-        return confirmed
+        reason = _too_little_for_its_time(request, training, costs, selection, confirmed)
+        return Confirmed(training.planned_bytes, False, reason) if reason else confirmed
 
     def confirmed(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
         """The verdict on the bytes and on the bits, whatever time it takes."""
@@ -157,6 +160,20 @@ def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
     if training.pool and training.pool.reuse_delay and gain < RULES.late_gain and request.options.memory_budget is None:
         return f"MXNet's engine frees arrays late, and may use up the {gain:.1%} that would be gained"
     return ""
+
+
+def _too_little_for_its_time(
+    request: Request, training: TrainingGraph, costs: CostModel, selection: Selection, confirmed: Confirmed
+) -> str:
+    """Why a plan saves too few of all bytes for the time of a short step, in which its executor's Python counts."""
+    if not confirmed.accepted or not costs.step_seconds or not request.weighs_seconds(costs):
+        return ""
+    saved = training.planned_bytes - confirmed.planned_bytes - confirmed.layout_copy_bytes
+    part = saved / max(1, training.planned_bytes + sum(request.static.values()))
+    cost = (selection.seconds + RULES.launch) / costs.step_seconds
+    if part >= RULES.gain or cost <= RULES.cost:
+        return ""
+    return f"it would save {part:.1%} of all bytes for {cost:.1%} of the time"
 
 
 def _layout_copy_bytes(training: TrainingGraph, marks: Iterable[Mark]) -> int:

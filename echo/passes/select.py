@@ -18,7 +18,7 @@ from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
 from echo.passes.rules import RULES
-from echo.plans.options import NEVER_HEAVY, SEARCH, budget_bytes
+from echo.plans.options import NEVER_HEAVY, budget_bytes
 from echo.policies import policy_of
 from echo.policies.least import fastest, fastest_within
 from echo.policies.problem import Problem, Segments, WarmStart, partition, run_with_deadline
@@ -91,10 +91,9 @@ class Select:
 
 def _why_declined(request: Request, problem: Problem, found: Selection) -> str:
     """Why the measured time of a choice is too much for the bytes that it saves of all; empty where it is not."""
-    options, costs, training = request.options, problem.costs, problem.training
-    asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute or options.policy != SEARCH
+    costs, training = problem.costs, problem.training
     cost = found.seconds / costs.step_seconds if costs.step_seconds else 0.0
-    if asks or request.fused or not costs.is_timed or cost <= RULES.cost:
+    if cost <= RULES.cost or not request.weighs_seconds(costs):
         return ""
     copies = sum(runs * training.nodes[number].layout_copy_bytes for number, runs in found.runs.items())
     saved = training.planned_bytes - found.planned_bytes - copies

@@ -108,9 +108,12 @@ class Variant:
         if part is None:
             return ""
         saved = 1 - self._total / max(1, self.before.total)
-        limit = 1 + (bound or 0.0) if saved >= RULES.gain else 1 - RULES.sure
+        limit = 1 + (bound or 0.0)
         if options.max_time is not None:
             limit = _ROUNDED * options.max_time
+        elif saved < RULES.gain:
+            limit = 1 - RULES.sure
+            part += RULES.launch * part / self.seconds
         return f"would take {part:.2f} of the time of a step" if part > limit else ""
 
     def time(self, request: Request) -> float | None:

@@ -24,6 +24,7 @@ from echo.plans.options import Options
 from echo.plans.plan import Plan
 from tests.support.cases import ALL_CASES, Case, any_case, model_case, special_case
 from tests.support.fake_frontend import FakeFramework
+from tests.support.planning import costs_of
 
 
 def rewritten(case: Case, entries: Any, hook: bool = True, nodes: Any = None, match_range: int = 16) -> Rewritten:
@@ -177,6 +178,27 @@ def test_forced_plan_is_confirmed_although_it_costs_memory() -> None:
     case = model_case("nmt")
     found = confirmed(case, case.training.planned_bytes + 1, recompute="Activation")
     assert found == Confirmed(case.training.planned_bytes + 1, True)
+
+
+def test_plan_that_saves_little_in_a_short_step_is_left() -> None:
+    """The Python of its executor takes a part of such a step."""
+    case = model_case("nmt")
+
+    def verdict(step: float, share: float, measured: int = 1, **options: object) -> Confirmed:
+        planned = int(share * case.training.planned_bytes)
+        framework = FakeFramework(case.training, static={}, planned=lambda graph, match_range: planned)
+        costs = replace(costs_of(case.training), step_seconds=step, measured=measured, guessed=0.0)
+        selection = Selection(frozenset(), {}, {}, 16, planned, 0.0)
+        request = Request(case.graph, Options.of(**options), framework)
+        return Confirm().run(request, case.training, costs, Rewritten(case.graph, None), selection)
+
+    left = verdict(RULES.launch / 0.05, 0.97)
+    assert left == Confirmed(case.training.planned_bytes, False, "it would save 3.0% of all bytes for 5.0% of the time")
+    assert verdict(RULES.launch / 0.001, 0.97).accepted, "a step in which that is nothing"
+    assert verdict(RULES.launch / 0.05, 0.9).accepted, "many bytes"
+    assert verdict(RULES.launch / 0.05, 0.97, measured=0).accepted, "an unknown time"
+    for options in ({"max_overhead": 0.1}, {"memory_budget": 0.99}, {"recompute": "Activation"}, {"policy": "echo"}):
+        assert verdict(RULES.launch / 0.05, 0.97, **options).accepted, "the user's wish"
 
 
 def test_gradients_that_would_add_up_otherwise_are_refused() -> None:

@@ -186,6 +186,14 @@ def test_graph_that_is_slower_than_the_bound_allows_says_so(
     assert plan_variant(planned - 100, 1, stock=900, seconds=seconds).why_slower(asked) == reason
 
 
+def test_python_of_an_executor_counts_in_a_short_step_that_saves_few_bytes() -> None:
+    step = 4 * RULES.launch
+    asked: Any = SimpleNamespace(options=Options(), stock_seconds=lambda: step)
+    few, many = (plan_variant(planned - 100, 1, stock=900, seconds=0.9 * step) for planned in (960, 500))
+    assert few.why_slower(asked) == "would take 1.15 of the time of a step"
+    assert not many.why_slower(asked)
+
+
 @pytest.mark.parametrize(
     ("late", "left", "budget", "expected"),
     [
