@@ -84,6 +84,11 @@ class AppliedPlan:
         return self.base != self.original
 
     @cached_property
+    def is_unchanged(self) -> bool:
+        """Whether the user's own graph is bound."""
+        return self.graph == self.original
+
+    @cached_property
     def has_gradient_rules(self) -> bool:
         """Whether some gradients follow another rule than MXNet's, by which they read less."""
         return has_gradient_rules(self.graph)

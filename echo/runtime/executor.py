@@ -68,7 +68,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         if applied.fuses:
             return self._original_executor().get_optimized_symbol()
         symbol = super().get_optimized_symbol()
-        return symbol_of(unmarked(applied.original, graph_of(symbol))) if applied.graph != applied.original else symbol
+        return symbol if applied.is_unchanged else symbol_of(unmarked(applied.original, graph_of(symbol)))
 
     # Modes --------------------------------------------------------------------------------------------------------
 
@@ -77,6 +77,9 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         mode = bool(is_train)
         if mode and not self._is_verified:
             self._verify(kwargs)
+        if self._applied.is_unchanged:  # short steps would be a twentieth longer with what follows
+            self._forward_mode = mode
+            return super().forward(is_train, **kwargs)
         # backward would have to repeat this pass, which it cannot with other random numbers: so it runs there at once
         self._runs_stock = (not mode and self._is_at_odds(mode, not mode) and self._draws(mode)) or self._shows_all()
         self._runs_stock |= self._is_wrong
@@ -96,7 +99,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self._is_verified = True
         PEAK_PREDICTION.begins()
         verifier = self._applied.verifier
-        if verifier is not None and self._applied.graph != self._applied.original:
+        if verifier is not None and not self._applied.is_unchanged:
             if self._shown is not None:
                 self._shown.muted = True
             self._is_wrong = not verifier.matches_original(self, inputs)
@@ -122,7 +125,9 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             ChangedInputError: an argument that is read again was written since the forward pass.
             UnsupportedError: an inference backward pass after a training forward pass with random numbers.
         """
-        if self._runs_stock:
+        if self._applied.is_unchanged:
+            super().backward(out_grads, is_train)
+        elif self._runs_stock:
             self._original_executor().backward(out_grads, is_train)
         elif self._forward_mode is not None and self._is_at_odds(self._forward_mode, bool(is_train)):
             refuse_changed(self._records[1])
@@ -197,7 +202,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
         """
         applied = self._for_shapes(kwargs)
-        original = applied if applied.graph == applied.original else _without_plan(applied)
+        original = applied if applied.is_unchanged else _without_plan(applied)
 
         def reshaped(applied: AppliedPlan) -> mx.executor.Executor:
             return self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
