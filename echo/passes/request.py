@@ -194,6 +194,10 @@ class Request:
         asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute
         return costs.is_timed and not (self.fused or asks or options.policy != SEARCH)
 
+    def part_of_all_bytes(self, training: TrainingGraph, saved: int) -> float:
+        """The bytes that a plan saves as a part of all that an executor of the graph holds."""
+        return saved / max(1, training.planned_bytes + sum(self.static.values()))
+
     @property
     def is_late(self) -> bool:
         """Whether planning has to end: the deadline is over, or a search ended that had to leave time for the rest."""

@@ -169,7 +169,7 @@ def _too_little_for_its_time(
     if not confirmed.accepted or not costs.step_seconds or not request.weighs_seconds(costs):
         return ""
     saved = training.planned_bytes - confirmed.planned_bytes - confirmed.layout_copy_bytes
-    part = saved / max(1, training.planned_bytes + sum(request.static.values()))
+    part = request.part_of_all_bytes(training, saved)
     cost = (selection.seconds + RULES.launch) / costs.step_seconds
     if part >= RULES.gain or cost <= RULES.cost:
         return ""

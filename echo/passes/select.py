@@ -97,7 +97,7 @@ def _why_declined(request: Request, problem: Problem, found: Selection) -> str:
         return ""
     copies = sum(runs * training.nodes[number].layout_copy_bytes for number, runs in found.runs.items())
     saved = training.planned_bytes - found.planned_bytes - copies
-    part = saved / max(1, training.planned_bytes + sum(request.static.values()))
+    part = request.part_of_all_bytes(training, saved)
     text = f"with recomputation it would save {part:.1%} of all bytes for {cost:.1%} of the time"
     return "" if part >= RULES.gain else text
 
