@@ -190,12 +190,12 @@ class _Running:
             OSError, NotImplementedError: the system cannot start it.
         """
         parent_end, child_end = (_above_standard(end) for end in socket.socketpair())
+        child_end.setblocking(True)  # whatever the program's `socket.setdefaulttimeout` is
         arguments = [interpreter, "-I", "-S", "-B", str(Path(meter.__file__).with_name("__main__.py"))]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
         environment.update(cuda_places())
         environment[FUSION_VARIABLE] = "0"  # planned graphs run without it, too
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, child_end.fileno(), 0)]
-        child_end.setblocking(True)  # whatever the program's `socket.setdefaulttimeout` is
         actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         try:
             pid = os.posix_spawn(interpreter, arguments, environment, file_actions=actions, setsigmask=(),

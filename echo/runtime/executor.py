@@ -247,7 +247,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _holds(self, binding: Binding) -> bool:
         applied = self._applied
-        if applied.graph == applied.original:
+        if applied.is_unchanged:
             return True
         if binding.key not in applied.held:
             applied.held[binding.key] = applied.rebinder.confirms(applied.base, applied.graph, binding)

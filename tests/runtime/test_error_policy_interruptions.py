@@ -188,7 +188,7 @@ def test_error_that_another_thread_sets_reaches_the_program(tmp_path: Path) -> N
 # What is no interruption: errors of functions that echo calls, whoever wrote them.
 
 
-def test_error_of_a_users_policy_is_no_interruption(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_a_users_policy_is_no_interruption() -> None:
     def policy(problem: Problem) -> Any:
         raise LateError("mine")
 
