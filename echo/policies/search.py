@@ -30,8 +30,9 @@ _SHARE_OF_KEPT = 0.02  # of the effort, after `GreedyKeep` on larger graphs: ten
 # Of the effort, with heavy operators: four times as much gained no bytes, twice as much no seconds.
 _SHARE_OF_SMALLEST, _SHARE_WITH_HEAVY = 0.1, 0.25
 # Of the effort, for each of two starts, at once: half as much led to up to 3 % more memory on DenseNet, half as much
-# again to no less.
-_SHARE_OF_TWO = 2.0
+# again to no less. The climb to one of them takes a share, and so many evaluations at least: all of the effort led to
+# 0.6 % less memory at most.
+_SHARE_OF_TWO, _SHARE_OF_CLIMB, _LEAST_CLIMB = 2.5, 0.1, 200
 _NEAR = 1.02  # times the smallest bytes: schedules that start from nothing hardly ever fit a budget below that
 
 
@@ -62,7 +63,7 @@ class Search:
             fitted = _fitted(problem)
             if problem.keeps(problem.value(fitted)):
                 return fitted
-        climbed = problem.chosen(HillClimb(problem).run())
+        climbed = problem.chosen(HillClimb(_to_climb(problem)).run())
         if not can_fit(problem) or (problem.max_bytes is None and len(problem.training.nodes) > _LARGE):
             return climbed
         return min(climbed, _fit_from(problem, climbed), key=lambda schedule: problem.rank(problem.value(schedule)))
@@ -86,11 +87,24 @@ def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule 
     return min(starts, key=lambda schedule: problem.rank(problem.value(schedule)), default=None)
 
 
+def _fits_from_nothing(problem: Problem) -> bool:
+    """Whether schedules also start from nothing recomputed: for small graphs without a budget."""
+    return can_fit(problem) and problem.max_bytes is None and len(problem.training.nodes) <= _FROM_NOTHING
+
+
+def _to_climb(problem: Problem) -> Problem:
+    """The problem with the effort of a climb."""
+    if not _fits_from_nothing(problem):
+        return problem
+    effort = max(int(_SHARE_OF_CLIMB * problem.effort), _LEAST_CLIMB * len(problem.training.nodes))
+    return replace(problem, effort=min(effort, problem.effort))
+
+
 def _fit_from(problem: Problem, climbed: RecomputeSchedule) -> RecomputeSchedule:
-    """Schedules that start from a choice; for small graphs without a budget, also from nothing recomputed."""
+    """Schedules that start from a choice, and from nothing recomputed where that helps."""
     if problem.max_bytes is not None:
         return RuinRecreate((climbed,)).choose(problem)
-    if len(problem.training.nodes) <= _FROM_NOTHING:
+    if _fits_from_nothing(problem):
         return RuinRecreate(({}, climbed), _SHARE_OF_TWO).choose(problem)
     return RuinRecreate((climbed,), 1.0).choose(problem)
 
