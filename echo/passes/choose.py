@@ -32,6 +32,9 @@ from echo.plans.decisions import Memory, MissedFusion
 from echo.plans.plan import Plan
 from echo.policies.problem import Segments
 
+# Of the effort of a search, on further bases: all of it finds 3 % fewer bytes at most. One that is chosen gets all.
+_GLANCE = 0.25
+
 
 class Stages(NamedTuple):
     """The stages of planning (`echo.pipeline`): graphs to choose between, the passes that plan each, refinements."""
@@ -94,7 +97,7 @@ def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:
 
 
 def _best(request: Request, stages: Stages) -> Variant:
-    best = choose(list(_bases(request, stages)), request.graph)
+    best = _searched(request, stages, choose(list(_bases(request, stages)), request.graph))
     for refinement in stages.refinements:
         if request.is_late and best.warmed(request) is None:
             request.note_late()
@@ -102,6 +105,19 @@ def _best(request: Request, stages: Stages) -> Variant:
         if best.planned or refinement.keeps_budgets:
             best = _refined(request, stages, best, refinement)
     return best
+
+
+def _searched(request: Request, stages: Stages, best: Variant) -> Variant:
+    """The variant after a search with all of its effort, where it had a part of it and there is time."""
+    if best.planned is None or best.planned.analysis is None or best.planned.analysis.request.effort == 1:
+        return best
+    if request.is_late:
+        request.note_late()
+        return best
+    variants = [best]
+    with request.fallback_scope("a longer search"):
+        variants.append(plan_variant(request, stages.pipeline, best.fused, best.before))
+    return min(variants, key=lambda each: _cost(request, each.plan))
 
 
 def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
@@ -121,7 +137,7 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
             if fused.match_sites in ((), seen):
                 break
             seen = fused.match_sites
-            base = plan_variant(asked, stages.pipeline, fused)
+            base = plan_variant(_glance(asked) if has_plan else asked, stages.pipeline, fused)
         slower = "" if base is None else base.why_slower(request)
         _note_slow(request, base if slower else None)
         if base is not None and (base.is_larger or slower):
@@ -154,6 +170,11 @@ def _with_its_part(request: Request, count: int) -> Request:
     return request if request.options.memory_budget is None else replace(request, deadline=request.deadline.part(count))
 
 
+def _glance(request: Request) -> Request:
+    """The request for a base that is probably not chosen, since another one has a plan."""
+    return replace(request, effort=_GLANCE)
+
+
 def _unfused_variant(
     request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Variant | None
 ) -> Variant | None:
@@ -163,7 +184,7 @@ def _unfused_variant(
     """
     with request.fallback_scope("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:
-            return plan_variant(request, stages.pipeline, unfused)
+            return plan_variant(_glance(request) if has_plan else request, stages.pipeline, unfused)
         except OptionError:
             if not has_plan and rejected is None:
                 raise

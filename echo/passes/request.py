@@ -133,7 +133,8 @@ class Slow(NamedTuple):
 class Request:
     """One graph to plan; ``warm_start`` comes from a graph of the same model, if one was planned before.
 
-    With ``follows`` nothing is searched: the plan is the warm start's choice. Without ``details`` the plan leaves out
+    With ``follows`` nothing is searched: the plan is the warm start's choice. ``effort`` is the part of the usual effort
+    of a search. Without ``details`` the plan leaves out
     where the memory is, which takes as long to compute as a short search. ``notes`` gets one for each way to plan that
     failed and was left out, or that the user's options do not allow. At the ``deadline`` the best plan so far is taken.
     ``fused``: the graph has fused operators; ``workspaces`` are the bytes of their workspaces. ``timed`` remembers what
@@ -152,6 +153,7 @@ class Request:
     warm_start: WarmStart | None = None
     details: bool = True
     follows: bool = False
+    effort: float = 1.0
     notes: list[Note] = field(default_factory=list, compare=False)
     deadline: Deadline = NEVER
     fused: bool = False

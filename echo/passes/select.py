@@ -186,7 +186,7 @@ def _problem(
         match_ranges=(default_range, *other_ranges),
         max_seconds=request.most_recomputation(costs),
         max_bytes=max_bytes,
-        effort=0 if request.follows else effort,
+        effort=0 if request.follows else int(request.effort * effort),
         warm_start=warm_start if fits else None,
         # a dynamic CachedOp allocates chunks as it runs, and frees each with the arrays in it
         assigns=assigns,

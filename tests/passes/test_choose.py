@@ -220,6 +220,27 @@ def test_graph_that_needs_much_less_unfused_is_not_fused(monkeypatch: pytest.Mon
     assert plan.after.planned < 0.5 * plan.before.planned
 
 
+@pytest.mark.parametrize("fewer", [False, True])
+def test_further_bases_get_the_whole_search_only_if_chosen(monkeypatch: pytest.MonkeyPatch, fewer: bool) -> None:
+    full, efforts = choose.best_plan, []
+
+    def best(request: Request, passes: Sequence[Pass], known: Sequence[object] = ()) -> Any:
+        efforts.append((is_fused(request), request.effort))
+        found = full(request, passes, known)
+        if not fewer or is_fused(request):
+            return found
+        after = dataclasses.replace(found.plan.after, planned=found.plan.after.planned // 4)
+        return found._replace(plan=dataclasses.replace(found.plan, after=after))
+
+    monkeypatch.setattr(choose, "best_plan", best)
+    monkeypatch.setattr(variant, "RULES", Rules(enough=0.0))
+    plan = echo.plan(model(), max_overhead=None, **SHAPES)
+    assert bool(plan.fused) != fewer
+    assert efforts[0] == (True, 1.0)
+    assert (False, choose._GLANCE) in efforts
+    assert ((False, 1.0) in efforts) == fewer
+
+
 def test_fused_operators_that_would_need_more_memory_are_near_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variant.Variant, "is_larger", property(lambda self: self.before is not None))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
