@@ -98,8 +98,8 @@ class Variant:
         """Returns why the graph is not taken because of its measured time, or "" if it is fast enough or not measured.
 
         It may take longer than the original graph by the bound ``max_overhead``, if it saves `RULES.gain` of the
-        bytes; otherwise it has to be faster by `RULES.sure`. Whoever asks for a budget or for memory first, or has no
-        bound, gets the graph whatever it takes.
+        bytes; otherwise, or by the default bound where steps are short, it has to be faster by `RULES.sure`. Whoever
+        asks for a budget or for memory first, or has no bound, gets the graph whatever it takes.
         """
         options, bound = request.options, request.options.overhead_bound
         if (options.asks_for_memory and options.max_time is None) or self.before is None or not self.is_timed:
@@ -111,7 +111,7 @@ class Variant:
         limit = 1 + (bound or 0.0)
         if options.max_time is not None:
             limit = _ROUNDED * options.max_time
-        elif saved < RULES.gain:
+        elif saved < RULES.gain or (options.max_overhead == "auto" and self.seconds < RULES.step):
             limit = 1 - RULES.sure
             part += RULES.launch * part / self.seconds
         return f"would take {part:.2f} of the time of a step" if part > limit else ""

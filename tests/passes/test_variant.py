@@ -186,9 +186,19 @@ def test_graph_that_is_slower_than_the_bound_allows_says_so(
     assert plan_variant(planned - 100, 1, stock=900, seconds=seconds).why_slower(asked) == reason
 
 
+def test_fused_operators_have_to_be_surely_faster_in_a_short_step() -> None:
+    step = 0.6 * RULES.step
+    asked: Any = SimpleNamespace(options=Options(), stock_seconds=lambda: step)
+    own_bound: Any = SimpleNamespace(options=Options.of(max_overhead=0.1), stock_seconds=lambda: step)
+    unsure, sure = (plan_variant(400, 1, stock=900, seconds=part * step) for part in (0.95, 0.9))
+    assert unsure.why_slower(asked) == "would take 0.98 of the time of a step"
+    assert not sure.why_slower(asked)
+    assert not unsure.why_slower(own_bound)
+
+
 def test_python_of_an_executor_counts_in_a_short_step_that_saves_few_bytes() -> None:
     step = 4 * RULES.launch
-    asked: Any = SimpleNamespace(options=Options(), stock_seconds=lambda: step)
+    asked: Any = SimpleNamespace(options=Options.of(max_overhead=0.1), stock_seconds=lambda: step)
     few, many = (plan_variant(planned - 100, 1, stock=900, seconds=0.9 * step) for planned in (960, 500))
     assert few.why_slower(asked) == "would take 1.15 of the time of a step"
     assert not many.why_slower(asked)
