@@ -18,7 +18,7 @@ from echo.frontend.mxnet_settings import match_range
 from fuzz import block_training, storage, training
 from fuzz.deepening import deepened
 from fuzz.drawing import Drawing, as_counted, calm, is_wide
-from fuzz.exact import comparable, program_in_float64, states_in_float64
+from fuzz.exact import comparable, dropout_in_single, program_in_float64, states_in_float64
 from fuzz.judgement import verdict
 from fuzz.operators import ANY, IMAGE, LAYER_CHAINS, LAYERS, MATRIX, SEQUENCE
 from fuzz.options import draw_options, unmet
@@ -295,7 +295,7 @@ def _exact(program: Program) -> Iterator[Any]:
     """The same in float64, where that is to be had."""
     if not comparable(program):
         return
-    with contextlib.suppress(Refused), states_in_float64():
+    with contextlib.suppress(Refused), states_in_float64(), dropout_in_single():
         yield stock_run(program_in_float64(program))
 
 

@@ -24,14 +24,14 @@ _PRODUCT = f"{{0}} * mx.sym.batch_dot({_ROWS}, {_ROWS}, transpose_b=True)"
 _TYPES = {"dtype": ("float32", "float64"), "__dtype__": ("0", "1")}  # attributes: float32, float64
 
 
-def comparable(program: Program, dropout: bool = False) -> bool:
+def comparable(program: Program) -> bool:
     """Whether the program in float64 computes the same: it draws no random numbers, and has no float16.
 
-    With ``dropout`` it may have Dropout, if it is float32 that it is made of: the symbol is then built while
-    `dropout_in_single` is open.
+    It may have Dropout, if it is float32 that it is made of: its symbol is then built while `dropout_in_single` is
+    open.
     """
     code = "\n".join(program.lines[number].code for number in program.needed())
-    return not _DRAWS.search(code) and not (_DROPOUT.search(code) and not (dropout and "float64" not in code))
+    return not _DRAWS.search(code) and not (_DROPOUT.search(code) and "float64" in code)
 
 
 @contextlib.contextmanager

@@ -113,9 +113,14 @@ def test_symbol_in_float64_is_the_same_on_the_same_values() -> None:
 
 
 def test_block_in_float64_is_the_same_on_the_same_values() -> None:
-    lines = (argument("data0", (3, 2, 4)), Line("rnn.LSTM(5)@({0})", (0,), (3, 2, 5)))
-    cell = Line("rnn.GRUCell(4)@.unroll(3, {0}, layout='TNC', merge_outputs=True)[0]", (1,), (3, 2, 4))
-    program = Program((*lines, cell, Line("nn.Dense(3, flatten=False)@({0})", (2,), (3, 2, 3))), (3,))
+    lines = (
+        argument("data0", (3, 2, 4)),
+        Line("rnn.LSTM(5)@({0})", (0,), (3, 2, 5)),
+        Line("nn.Dropout(0.4)@({0})", (1,), (3, 2, 5)),
+        Line("rnn.GRUCell(4)@.unroll(3, {0}, layout='TNC', merge_outputs=True)[0]", (2,), (3, 2, 4)),
+        Line("nn.Dense(3, flatten=False)@({0})", (3,), (3, 2, 3)),
+    )
+    program = Program(lines, (4,))
     (exact,) = blocks._exact(program)
     expected = blocks.stock_run(program)
     for name, array in exact[0].items():
@@ -157,7 +162,8 @@ def test_a_gradient_of_many_terms_is_asked_for_in_another_process() -> None:
     assert not training.differences(got, other, True)
 
 
-@pytest.mark.parametrize("code", ["mx.sym.Dropout({0}, p=0.4)", "mx.sym.Cast({0}, dtype='float16')",
+@pytest.mark.parametrize("code", ["mx.sym.Dropout(mx.sym.Cast({0}, dtype='float64'), p=0.4)",
+                                  "mx.sym.Cast({0}, dtype='float16')",
                                   "{0} + mx.sym.random.uniform(0, 0.1, shape=(2, 3))"])  # fmt: skip
 def test_random_and_float16_programs_are_not_comparable(code: str) -> None:
     lines = (argument("data0", (2, 3)), Line(code, (0,), (2, 3)))
