@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -210,6 +211,9 @@ class KeepSearch:
     def __init__(self, problem: Problem, quick: bool = False) -> None:
         self._problem, self._scheduler, self._quick = problem, scheduler_of(problem), quick
         self._cutter = Cutter(problem)
+        # of each shape, for all budgets
+        self._dropped = functools.cache(self._schedule_of)
+        self._bytes = functools.cache(lambda shape: self._scheduler.simulate(self._dropped(shape)).bytes)
 
     @property
     def _is_over(self) -> bool:
@@ -257,8 +261,7 @@ class KeepSearch:
         tried: dict[int, int] = {}
 
         def fits(equal: int) -> bool:
-            start = self._dropped(_FIRST._replace(equal=equal))
-            tried[equal] = self._scheduler.simulate(start).bytes
+            tried[equal] = self._bytes(_FIRST._replace(equal=equal))
             return tried[equal] <= budget
 
         equal = 1
@@ -277,7 +280,7 @@ class KeepSearch:
         schedule, value = self._scheduler.keep(start, budget, _PASSES)
         return _Filled(start, schedule, value)
 
-    def _dropped(self, shape: _Segmentation) -> RecomputeSchedule:
+    def _schedule_of(self, shape: _Segmentation) -> RecomputeSchedule:
         """Returns the schedule of a shape: nodes are recomputed before the first gradient of their segment."""
         segments = self._cutter.schedule(shape.shares, 1)
         if not shape.late:
