@@ -14,11 +14,11 @@ from echo.passes import choose
 from echo.passes.analysis import Differentiate, EstimateCost, FindCandidates, Partition
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass
-from echo.passes.refinements import BatchProducts, PackMasks
+from echo.passes.refinements import BatchProducts, PackMasks, Refinement
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm, Explain, Rewrite
 from echo.passes.select import Select
-from echo.passes.variant import PlanResult, Refinement
+from echo.passes.variant import PlanResult
 
 BASES = (
     Fuse(),  #              Graph -> Fused: kernels of our own instead of layers, cells and attention scores

@@ -14,14 +14,13 @@ from echo.passes.analysis import Candidates, EstimateCost
 from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, stage_dump
 from echo.passes.patterns.apply import Fused, MatchSite
+from echo.passes.refinements import Proposal, Refinement
 from echo.passes.request import Request, Slow
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Select, Selection
 from echo.passes.variant import (
     Analysis,
     PlanResult,
-    Proposal,
-    Refinement,
     Variant,
     choose,
     inside,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import ClassVar, Mapping, Sequence
+from typing import ClassVar, Mapping, Protocol, Sequence
 
 from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
 from echo.estimators.cost_table import FLOPS_PER_SECOND, CostTable
@@ -33,6 +33,42 @@ from echo.passes.rules import RULES
 from echo.plans.decisions import MissedFusion, Note
 from echo.plans.plan import Plan
 from echo.system.terminal import MB
+
+
+class Proposal(Protocol):
+    """The value of a refinement: ``unchanged`` is the graph as it was, ``fused`` the refined one or None.
+
+    ``unchanged`` has all near-misses, also those of the refinement.
+    """
+
+    @property
+    def unchanged(self) -> Fused: ...
+    @property
+    def fused(self) -> Fused | None: ...
+    def why_not_tried(self, request: Request, without: Plan) -> str:
+        """Why the refined graph is not planned, judged by the plan without the refinement; empty where it is."""
+
+    def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:
+        """Why the refined graph is left, judged by the plans without and with it; empty where it is taken."""
+
+    def rejected(self, request: Request, without: Plan | None, reason: str) -> Fused:
+        """Returns the unchanged graph, and why it is not refined; ``without`` is its plan, where it has one."""
+
+
+class Refinement(Protocol):
+    """A pass that offers another graph instead of the chosen one.
+
+    ``label`` says in messages what it puts in. ``keeps_budgets``: it may keep a budget that no plan keeps without it.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    keeps_budgets: ClassVar[bool]
+    needs: ClassVar[tuple[type, ...]]
+    gives: ClassVar[type]
+
+    def run(self, request: Request, fused: Fused) -> Proposal: ...
+
 
 # Masks of one bit an element, instead of MXNet's numbers: less memory, and a little more time.
 

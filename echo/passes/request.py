@@ -133,10 +133,10 @@ class Slow(NamedTuple):
 class Request:
     """One graph to plan; ``warm_start`` comes from a graph of the same model, if one was planned before.
 
-    With ``follows`` nothing is searched: the plan is the warm start's choice. ``effort`` is the part of the usual effort
-    of a search. Without ``details`` the plan leaves out
-    where the memory is, which takes as long to compute as a short search. ``notes`` gets one for each way to plan that
-    failed and was left out, or that the user's options do not allow. At the ``deadline`` the best plan so far is taken.
+    With ``follows`` nothing is searched: the warm start decides. ``effort`` is a search's part of its usual
+    effort. Without ``details`` the plan leaves out where the memory is, which takes as long to compute as a short
+    search. ``notes`` gets one for each way to plan that failed and was left out, or that the user's options do not
+    allow. At the ``deadline`` the best plan so far is taken.
     ``fused``: the graph has fused operators; ``workspaces`` are the bytes of their workspaces. ``timed`` remembers what
     came of timing fused operators (`echo.passes.fusion_timing`), ``known`` what searches for budgets found. With
     ``known_only`` nothing else is looked at. ``light`` is the plan's schedule of light operators, from which a search

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Iterator, NamedTuple, Protocol, Sequence
+from typing import Iterator, NamedTuple, Sequence
 
 from echo.errors import BudgetError, GraphError, TimeLimitError
 from echo.estimators.cost_model import CostModel
@@ -255,41 +255,6 @@ class Variant:
             return request.stock_seconds()
         ratio = 1.0 if request.warm_start is None else request.warm_start.step_ratio
         return None if ratio == 1.0 else ratio * self.plan.step_seconds
-
-
-class Proposal(Protocol):
-    """The value of a refinement: ``unchanged`` is the graph as it was, ``fused`` the refined one or None.
-
-    ``unchanged`` has all near-misses, also those of the refinement.
-    """
-
-    @property
-    def unchanged(self) -> Fused: ...
-    @property
-    def fused(self) -> Fused | None: ...
-    def why_not_tried(self, request: Request, without: Plan) -> str:
-        """Why the refined graph is not planned, judged by the plan without the refinement; empty where it is."""
-
-    def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:
-        """Why the refined graph is left, judged by the plans without and with it; empty where it is taken."""
-
-    def rejected(self, request: Request, without: Plan | None, reason: str) -> Fused:
-        """Returns the unchanged graph, and why it is not refined; ``without`` is its plan, where it has one."""
-
-
-class Refinement(Protocol):
-    """A pass that offers another graph instead of the chosen one.
-
-    ``label`` says in messages what it puts in. ``keeps_budgets``: it may keep a budget that no plan keeps without it.
-    """
-
-    name: ClassVar[str]
-    label: ClassVar[str]
-    keeps_budgets: ClassVar[bool]
-    needs: ClassVar[tuple[type, ...]]
-    gives: ClassVar[type]
-
-    def run(self, request: Request, fused: Fused) -> Proposal: ...
 
 
 def choose(variants: Sequence[Variant], original: Graph) -> Variant:
