@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "ARCHITECTURE.md"
 _PICTURE = re.compile(r"```mermaid\n.*?```", re.DOTALL)
 _NAME = re.compile(r"`(echo(?:\.\w+)+)`")
+_FILE = r"(?:echo|fuzz)/[\w/]+\.(?:py|cc|h)"
 
 
 def picture() -> str:
@@ -57,19 +58,29 @@ def test_files_are_there(document: str) -> None:
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
-def test_names_are_there() -> None:
+def test_dotted_names_are_there() -> None:
     names = set(_NAME.findall(text()))
-    assert len(names) > 5
+    assert names
     for name in names:
         module, _, attribute = name.rpartition(".")
         try:
             importlib.import_module(name)
         except ImportError:
-            parent = importlib.import_module(module) if module.islower() else None
-            if parent is None:  # a method
-                module, _, kind = module.rpartition(".")
-                parent = getattr(importlib.import_module(module), kind)
-            assert hasattr(parent, attribute), name
+            assert hasattr(importlib.import_module(module), attribute), name
+
+
+def named_in_files() -> set[tuple[str, str]]:
+    """The files, each with a name that ARCHITECTURE.md puts in it: `` `file` (`name`) ``, or `` `name` (`file`) ``."""
+    found = {(file, name) for file, names in re.findall(rf"`({_FILE})` \(([^()]*)\)", text())
+             for name in re.findall(r"`(?:\w+[.:]+)?(\w+)`", names)}  # fmt: skip
+    return found | {(file, name) for name, file in re.findall(rf"`(\w+)` \(`({_FILE})`", text())}
+
+
+def test_names_are_in_the_files_that_the_map_names() -> None:
+    found = named_in_files()
+    assert len(found) > 50
+    missing = [(file, name) for file, name in found if not re.search(rf"\b{name}\b", (ROOT / file).read_text("utf-8"))]
+    assert not missing
 
 
 # Tests -------------------------------------------------------------------------------------------------------------
