@@ -18,6 +18,7 @@ from fuzz.program import Line, Program, argument
 
 CHANNELS = (3, 5, 8, 8, 12, 16, 16, 32)
 _MOST_ELEMENTS = 8192  # of one map
+_MOST_OF_ARGUMENTS = 1 << 24  # elements of one array: products of wide maps have weights of gigabytes otherwise
 WIDE = 32  # times as large are batches of programs of which storage is counted, lest all of it is below what is counted
 _BY_RANK = {2: MATRIX, 3: SEQUENCE, 4: IMAGE}
 _MAKES = re.compile(r"var\(|prefix")  # arguments, which must not have the names of others
@@ -205,10 +206,12 @@ class Drawing:
             symbol = self._evaluate(line, code)
             if isinstance(symbol, (list, tuple)):
                 symbol, line = symbol[0], replace(line, code=f"{line.code}[0]")
-            shapes, kinds = (symbol._infer_shape_impl(True)[1], symbol._infer_type_impl(True)[1])
+            (arguments, shapes, _), kinds = symbol._infer_shape_impl(True), symbol._infer_type_impl(True)[1]
         except (mx.MXNetError, ValueError, AssertionError, IndexError, TypeError, AttributeError):
             return False
         if any(not shape or not 0 < _elements(shape) <= self.most_elements for shape in shapes) or None in kinds:
+            return False
+        if any(_elements(shape) > _MOST_OF_ARGUMENTS for shape in arguments):
             return False
         self.symbols.append(symbol)
         if len(shapes) == 1:

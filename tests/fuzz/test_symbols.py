@@ -153,3 +153,9 @@ def test_storage_is_counted_of_large_programs_that_may_not_grow(kind: Any) -> No
     assert not wide.options["fuse"]
     assert "recompute" not in wide.options
     assert "storage" not in kind.draw(0).how
+
+
+def test_products_of_wide_maps_have_no_weights_of_gigabytes() -> None:
+    """Four products of 8192 by 8192 took this program beyond the time for one case."""
+    shapes, _, _ = symbols.symbol_of(symbols.draw(225152579)).infer_shape()
+    assert max(map(math.prod, shapes)) <= 1 << 24
