@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from echo.errors import BudgetError, OptionError
-from echo.plans.options import budget_bytes
+from echo.plans.options import budget_bytes, plain
 from echo.plans.plan import Plan
 from echo.plans.text import titled_table
 from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text, text_of
 
 _MOST_BUDGETS = 100
 _MOST_TRIES = 20
+UNKNOWN = "The time of a step without echo is not known, so times are those of the fastest plan."
 LEFT_OUT = "Other budgets led to one of these plans, or to one that needs more memory and more time."
 P = TypeVar("P")  # a plan
 
@@ -36,7 +37,7 @@ class Frontier:
             BudgetError: there is none.
             OptionError: the budget is neither bytes, a size nor a fraction.
         """
-        limit = budget_bytes(budget, self.plans[0].before.total)
+        limit = budget_bytes(plain(budget), self.plans[0].before.total)
         for plan in reversed(self.plans):
             if plan.after.total <= limit:
                 return plan
@@ -47,15 +48,24 @@ class Frontier:
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan.
 
-        It has bytes (``total`` is all that the executor holds, ``budget`` what it was asked to keep), ``time`` as a
-        multiple of the stock step's, and ``overhead``, the part of a step that recomputation adds; both are predicted.
+        It has bytes (``total`` is all that the executor holds, ``budget`` what it was asked to keep), the ``seconds``
+        of a step, ``time`` as a multiple of the stock step's, or of the fastest plan's where that is not known, and
+        ``overhead``, the part of a step that recomputation adds; all three are predicted.
         """
+        unit = self._stock_seconds or min(map(_seconds, self.plans)) or 1.0
         return [
             {"budget": budget, "total": plan.after.total, "planned": plan.after.planned,
-             "time": _time_ratio(plan, self.plans),
+             "seconds": _seconds(plan), "time": _seconds(plan) / unit,
              "overhead": plan.overhead, "recomputed_nodes": plan.recomputed_nodes}
             for plan, budget in zip(self.plans, self.budgets)
         ]  # fmt: skip
+
+    @property
+    def _stock_seconds(self) -> float | None:
+        """The seconds of a step without echo, which at least one plan knows, unless too little could be measured."""
+        return next((plan.stock_seconds for plan in self.plans if plan.stock_seconds), None) or next(
+            (plan.step_seconds for plan in self.plans if not plan.fused), None
+        )
 
     def _repr_html_(self) -> str:
         return preformatted(str(self))
@@ -77,8 +87,8 @@ class Frontier:
                 table.add_row(*sizes, *times, str(row["recomputed_nodes"]))
             for plan in self.plans[:1]:  # each has the bytes of the original graph
                 sizes = (megabytes(size) for size in (plan.before.total, plan.before.planned))
-                table.add_row("without echo", *sizes, "+0.0 %", "+0.0 %", "0")
-            return text_of([table, LEFT_OUT], 100)
+                table.add_row("without echo", *sizes, "+0.0 %" if self._stock_seconds else "unknown", "+0.0 %", "0")
+            return text_of([table, LEFT_OUT, *([] if self._stock_seconds else [UNKNOWN])], 100)
 
 
 def _smallest(plan: Callable[[int], P]) -> tuple[int, P]:
@@ -101,27 +111,17 @@ def frontier(plan: Callable[[int], Plan], budgets: int) -> Frontier:
 
     ``plan`` makes the plan for a budget. Points that need more memory and more time than another are left out.
     """
-    made: list[Plan] = []
-
-    def planned(budget: int) -> Plan:
-        made.append(plan(budget))
-        return made[-1]
-
-    kept = points(planned, budgets, lambda one: Point(one.before.total, one.after.total, _time_ratio(one, made)))
+    kept = points(plan, budgets, lambda one: Point(one.before.total, one.after.total, _seconds(one)))
     return Frontier(tuple(plan for _, plan in kept), tuple(budget for budget, _ in kept))
 
 
-def _time_ratio(plan: Plan, plans: Sequence[Plan]) -> float:
-    """The time of a step as a multiple of the original graph's, which the other plans know where this one does not.
-
-    Where the machine is busy, too little of a graph may be measured to say its time; what is known has to do here.
-    """
-    stock = plan.stock_seconds or next((other.stock_seconds for other in plans if other.stock_seconds), None)
-    return (plan.step_seconds + plan.overhead_seconds) / stock if stock else plan.time_ratio
+def _seconds(plan: Plan) -> float:
+    """The predicted seconds of a step."""
+    return plan.step_seconds + plan.overhead_seconds
 
 
 class Point(NamedTuple):
-    """Bytes of a graph without a plan and with it, and the time of a step as a multiple."""
+    """Bytes of a graph without a plan and with it, and the time of a step, in a unit that all points share."""
 
     stock: int
     bytes: int
@@ -134,6 +134,7 @@ def points(plan: Callable[[int], P], budgets: int, point: Callable[[P], Point]) 
     Raises:
         OptionError: the number of budgets makes no sense.
     """
+    budgets = plain(budgets)
     if isinstance(budgets, bool) or not isinstance(budgets, int) or not 2 <= budgets <= _MOST_BUDGETS:
         raise OptionError(f"budgets: expected a number from 2 to {_MOST_BUDGETS}, got {budgets!r}")
     budget, smallest = _smallest(plan)

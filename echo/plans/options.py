@@ -93,7 +93,7 @@ class Options:
         for name in ("keep", "recompute"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
         for name in ("max_overhead", "max_time", "memory_budget", "optimizer_states", "max_planning"):
-            object.__setattr__(self, name, _plain(getattr(self, name)))
+            object.__setattr__(self, name, plain(getattr(self, name)))
         _check_switches(self)
         states = self.optimizer_states
         if isinstance(states, bool) or not isinstance(states, int) or not 0 <= states <= _MOST_STATES:
@@ -188,7 +188,7 @@ def policy_name(policy: str | PolicyFunction) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A number of numpy's as one of Python's, which keys are made of; any other value as it is."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)

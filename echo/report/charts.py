@@ -300,7 +300,7 @@ def _named(ends: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]
 
 
 def _plan_point(row: Mapping[str, float], name: str, seconds: float) -> dict[str, Any]:
-    ms, size = round(1000 * seconds * row["time"], 3), in_megabytes(int(row["total"]))
+    ms, size = round(1000 * row.get("seconds", seconds * row["time"]), 3), in_megabytes(int(row["total"]))
     budget = size_text(row["budget"]) if "budget" in row else "none"
     return {"mb": size, "ms": ms, "time": row["time"] - 1, "plan": name, "budget": budget}
 

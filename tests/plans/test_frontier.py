@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import echo
@@ -51,7 +52,7 @@ def test_the_fastest_within_a_budget(curve: Any) -> None:
         curve.within(curve.plans[0].after.total - 1)
 
 
-@pytest.mark.parametrize("budget", [170 * 10**6, "170MB", "50%", 0.5])
+@pytest.mark.parametrize("budget", [170 * 10**6, np.int64(170 * 10**6), "170MB", "50%", 0.5, np.float32(0.5)])
 def test_budget_of_a_curve_is_given_as_the_option(budget: int | float | str) -> None:
     small, fast = plan(), replace(plan(), after=plan().before, overhead_seconds=0.0)
     curve = Frontier((small, fast), (small.after.total, fast.after.total))
@@ -161,6 +162,19 @@ def test_a_plan_of_unknown_time_is_compared_by_what_the_others_know() -> None:
     unknown = replace(smallest, after=larger, stock_seconds=None, step_seconds=0.5, overhead_seconds=0.0)
     curve = frontier(lambda budget: smallest if budget < larger.total else unknown, 3)
     assert [row["time"] for row in curve.to_json()] == [pytest.approx(0.9), 0.5]
+
+
+def test_plans_without_the_time_of_the_original_step_are_compared_by_their_own() -> None:
+    """Each is a multiple of its own fused step: in these multiples, the fast one would be the slow one."""
+    small = plan(stock_seconds=None, step_seconds=6e-3, overhead_seconds=3e-4, fused=(("lstm_cell", ("a",)),))
+    fast = replace(small, after=replace(small.after, planned=small.after.planned + 10**6), step_seconds=2e-3,
+                   overhead_seconds=2e-4)  # fmt: skip
+    curve = frontier(lambda budget: small if budget < fast.after.total else fast, 3)
+    assert curve.plans == (small, fast)
+    assert [row["time"] for row in curve.to_json()] == [pytest.approx(6.3 / 2.2), 1.0]
+    assert [row["seconds"] for row in curve.to_json()] == [pytest.approx(6.3e-3), pytest.approx(2.2e-3)]
+    assert "The time of a step without echo is not known" in str(curve)
+    assert "unknown" in str(curve)
 
 
 def test_not_even_the_original_graphs_bytes_are_met() -> None:
