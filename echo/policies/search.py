@@ -150,7 +150,7 @@ def _best_of_all(problem: Problem) -> RecomputeMask:
         problem.choice([number for index, number in enumerate(candidates) if bits >> index & 1])
         for bits in range(1 << len(candidates))
     )
-    return min(choices, key=lambda choice: problem.rank(problem.evaluate(choice)))
+    return min(choices, key=lambda choice: problem.cost(problem.evaluate(choice)))
 
 
 # From a schedule of light operators down to the fewest bytes for which the bound on time has room.
@@ -166,6 +166,8 @@ _BUDGETS = 7  # that are tried
 _NODES_OF_BUDGETS, _MOST_OF_LARGE, _LOWEST_OF_LARGE = 120_000, 4, 0.25
 # Of the effort: four times as much gained 2 % of the bytes of ResNet and DenseNet, and nothing on other models.
 _SHARE_OF_DEEPENED = 0.0625
+# Of the light schedule's bytes, where no budget broke the bound: the deepest schedules may not be worth their seconds.
+_LESS_DEEP = (0.95, 0.9, 0.8, 0.7, 0.6)
 _ABOVE = 1.001  # times a budget: what counts as within it, since storage needs a little more than schedules count
 
 
@@ -186,7 +188,7 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
         search = KeepSearch(problem, is_large)
     except NativeError:
         return best.schedule
-    high = best.value.bytes
+    high, is_bound = best.value.bytes, False
     low = int(_LOWEST_OF_LARGE * high) if is_large else 0
     for tried in range(tries + is_large):
         if tried == tries and best.schedule is not first:
@@ -195,24 +197,28 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
         problem.progress(f"compute-heavy operators within {size_text(budget)}")
         value = best.consider(search.run(budget))
         in_time = problem.max_seconds is None or value.seconds <= problem.max_seconds
+        is_bound = is_bound or not in_time
         if value.bytes <= _ABOVE * budget and in_time:
             high = budget
         else:
             low = max(budget, min(value.bytes, high) - 1) if in_time else budget
+    for part in () if is_large or is_bound else _LESS_DEEP:
+        best.consider(search.run(int(part * best.light.bytes)))
     if not is_large:
         best.consider(RuinRecreate((best.schedule,), _SHARE_OF_DEEPENED).choose(problem))
     return best.schedule
 
 
 class _Deepest:
-    """The schedule of the least cost so far; the first one is the light one."""
+    """The schedule of the least cost so far, of those with fewer bytes than the light one, which is the first."""
 
     def __init__(self, problem: Problem, light: RecomputeSchedule) -> None:
         self._problem, self.schedule = problem, light
-        self.value = problem.value(light)
+        self.light = self.value = problem.value(light)
 
     def consider(self, schedule: RecomputeSchedule) -> Evaluation:
         value = self._problem.value(schedule)
-        if self._problem.is_deeper(value, self.value):
+        cheaper = self._problem.cost(value) < self._problem.cost(self.value)
+        if cheaper and self._problem.is_deeper(value, self.light):
             self.schedule, self.value = schedule, value
         return value

@@ -299,3 +299,18 @@ def test_a_class_that_is_too_slow_as_a_whole_is_split(part: float) -> None:
     found = solved(replace(problem, max_seconds=bound))
     assert found.seconds <= bound
     assert found.bytes <= 1.25 * (stock + part * (unbounded.bytes - stock))
+
+
+@pytest.mark.parametrize("name", ["densenet121", "resnet50_v2", "dropout", "slices"])
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+def test_looser_bound_on_seconds_that_have_to_pay_costs_no_more(name: str, weight: float) -> None:
+    """Where the deepest choice does not pay, one that is less deep is taken, and not the light one."""
+    training = any_case(name).training
+    step = costs_of(training).step_seconds
+    costs = []
+    for bound in (0.1, 0.5):
+        price = weight * training.planned_bytes / step
+        problem = problem_of(training, max_seconds=bound * step, price=price, light={})
+        costs.append(problem.cost(problem.value(Search().choose(problem)))[1])
+    assert costs[1] <= 1.02 * costs[0]
+    assert max(costs) <= training.planned_bytes
