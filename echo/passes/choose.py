@@ -15,7 +15,7 @@ from echo.passes.fuse import Fuse
 from echo.passes.pass_manager import Pass, run, stage_dump
 from echo.passes.patterns.apply import Fused, MatchSite
 from echo.passes.refinements import Proposal, Refinement
-from echo.passes.request import Request, Slow
+from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Select, Selection
 from echo.passes.variant import (
@@ -123,10 +123,11 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
     """Yields variants of the bases, the one with the most fused operators first.
 
     It stops after the first that needs little enough memory; if none does, a variant of the original graph comes last.
-    A base whose planning fails is left out, and so is one that is larger or slower than the original graph.
+    A base whose planning fails is left out, and so is one that is larger or slower than the original graph. If all of
+    them take longer than ``max_time``, the fastest comes last: a refinement may make it faster.
     """
     fused, has_plan = Fused(request.graph), False
-    rejected: Variant | None = None
+    rejected: list[Variant] = []
     seen: tuple[MatchSite, ...] = ()
     worse: dict[MatchSite, MissedFusion] = {}
     for index, stage in enumerate(stages.bases):
@@ -138,10 +139,9 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
             seen = fused.match_sites
             base = plan_variant(_glance(asked) if has_plan else asked, stages.pipeline, fused)
         slower = "" if base is None else base.why_slower(request)
-        _note_slow(request, base if slower else None)
         if base is not None and (base.is_larger or slower):
             worse.update(base.near_misses(request.graph, slower))
-            rejected = rejected or base
+            rejected.append(base)
         elif base is not None:
             yield base
             has_plan = has_plan or base.planned is not None
@@ -150,14 +150,11 @@ def _bases(request: Request, stages: Stages) -> Iterator[Variant]:
     missed = (*fused.missed, *worse.values())
     unfused = replace(fused, graph=request.graph, match_sites=(), missed=missed, counts={}, hidden=0)
     last = _unfused_variant(request, stages, unfused, has_plan, rejected)
-    if last is not None and not (has_plan and last.is_over_time(request)):
+    if last is not None and last.is_over_time(request):
+        slow = [base for base in rejected if base.is_over_time(request) and not base.is_larger]
+        last = None if has_plan else min([*slow, last], key=lambda each: each.seconds)
+    if last is not None:
         yield last
-
-
-def _note_slow(request: Request, variant: Variant | None) -> None:
-    """Remembers a variant that takes longer than ``max_time``: an error names the fastest."""
-    if variant is not None and variant.is_over_time(request):
-        request.slow.append(Slow(variant.time(request) or 1.0, variant.plan.after.total))
 
 
 def _with_its_part(request: Request, count: int) -> Request:
@@ -175,7 +172,7 @@ def _glance(request: Request) -> Request:
 
 
 def _unfused_variant(
-    request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Variant | None
+    request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Sequence[Variant]
 ) -> Variant | None:
     """A variant of the original graph; None where that fails although another graph has a plan (``has_plan``).
 
@@ -185,9 +182,9 @@ def _unfused_variant(
         try:
             return plan_variant(_glance(request) if has_plan else request, stages.pipeline, unfused)
         except OptionError:
-            if not has_plan and rejected is None:
+            if not has_plan and not rejected:
                 raise
-    return None if has_plan else rejected
+    return None if has_plan else rejected[0]
 
 
 def _refined(request: Request, stages: Stages, base: Variant, stage: Refinement) -> Variant:
@@ -237,7 +234,9 @@ def _why_rejected(
         return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
     reason = proposal.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
     reason = reason or (f"{stage.label} need more memory than the original graph" if variant.is_larger else "")
-    return reason or (f"{stage.label} take longer than max_time" if variant.is_over_time(request) else "")
+    faster = base.is_over_time(request) and variant.seconds < base.seconds
+    too_slow = variant.is_over_time(request) and not faster
+    return reason or (f"{stage.label} take longer than max_time" if too_slow else "")
 
 
 def plan_variant(request: Request, pipeline: Sequence[Pass], fused: Fused, before: Memory | None = None) -> Variant:

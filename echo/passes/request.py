@@ -122,13 +122,6 @@ class Unreached(NamedTuple):
     search: Callable[[Deadline], BudgetError]
 
 
-class Slow(NamedTuple):
-    """A graph whose step takes longer than ``max_time``: its time as a multiple of the original's, and its bytes."""
-
-    time: float
-    bytes: int
-
-
 @dataclass(frozen=True)
 class Request:
     """One graph to plan; ``warm_start`` comes from a graph of the same model, if one was planned before.
@@ -141,9 +134,9 @@ class Request:
     came of timing fused operators (`echo.passes.fusion_timing`), ``known`` what searches for budgets found. With
     ``known_only`` nothing else is looked at. ``light`` is the plan's schedule of light operators, from which a search
     for one with compute-heavy operators starts. ``stock_seconds`` returns the seconds of a step of the original graph,
-    where those of this one are others, or None if they are not known. ``slow`` gets each graph that takes longer than
-    ``max_time`` allows. ``unreached`` gets, for each graph without a plan that keeps the budget,
-    the search for the fewest bytes that can be reached by a deadline. ``matcher`` remembers what patterns match in it.
+    where those of this one are others, or None if they are not known. ``unreached`` gets, for each graph without a plan
+    that keeps the budget, the search for the fewest bytes that can be reached by a deadline. ``matcher`` remembers what
+    patterns match in it.
     """
 
     graph: Graph
@@ -164,7 +157,6 @@ class Request:
     unreached: list[Unreached] = field(default_factory=list, compare=False)
     light: RecomputeSchedule | None = None
     stock_seconds: Callable[[], float | None] = field(default=lambda: None, compare=False)
-    slow: list[Slow] = field(default_factory=list, compare=False)
     matcher: Matcher = field(default_factory=Matcher, compare=False)
 
     def original_seconds(self, costs: CostModel) -> float:

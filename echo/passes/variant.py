@@ -16,10 +16,10 @@ from echo.passes.fuse import CountWorkspaces, Workspaces
 from echo.passes.pass_manager import run, stage_dump
 from echo.passes.patterns import MASKS
 from echo.passes.patterns.apply import Fused, MatchSite, missed_fusion
-from echo.passes.request import Request, Slow
+from echo.passes.request import Request
 from echo.passes.rewrite import memory
 from echo.passes.rules import RULES
-from echo.plans.decisions import HIDDEN, Memory, MissedFusion, Note, outputs_of, splits_of
+from echo.plans.decisions import HIDDEN, Mark, Memory, MissedFusion, Note, outputs_of, splits_of
 from echo.plans.options import NEVER_HEAVY, SEARCH, budget_bytes
 from echo.plans.plan import Plan
 from echo.policies.problem import Segments, WarmStart
@@ -132,7 +132,7 @@ class Variant:
         """Checks the bound on the time of a step, of which a note says that it is none where seconds are not known.
 
         Raises:
-            TimeLimitError: this variant, and all that were rejected for it, take longer.
+            TimeLimitError: this variant takes longer, as do all others, of which it is the fastest.
         """
         limit, time = request.options.max_time, self.time(request)
         if limit is None or self.planned is None:
@@ -142,8 +142,7 @@ class Variant:
         if time is None:
             request.notes.append(Note("the seconds of a step could not be measured: max_time is no bound here"))
         elif self.is_over_time(request):
-            fastest = min([*request.slow, Slow(time, self.plan.after.total)])
-            raise TimeLimitError(limit, fastest.time, fastest.bytes)
+            raise TimeLimitError(limit, time, self.plan.after.total)
 
     def may_deepen(self, request: Request) -> bool:
         """Whether compute-heavy operators may run twice in this graph, by the options and the device.
@@ -168,7 +167,8 @@ class Variant:
         """This variant with a note on what its compute-heavy operators save and take, other than the ``light`` one."""
         saved = light.plan.after.total - self.plan.after.total
         seconds = self.plan.overhead_seconds - light.plan.overhead_seconds
-        marks = [mark for mark in self.plan.marks if outputs_of(mark) and spec(mark.op).cost.heavy]
+        insisted = {mark.node for mark in _heavy(light.plan)}
+        marks = [mark for mark in _heavy(self.plan) if mark.node not in insisted]
         runs = sum(max(1, len(splits_of(mark))) for mark in marks)
         text = (
             f"{counted(len(marks), 'compute-heavy operator')} recomputed, in {counted(runs, 'run')}, which saves "
@@ -275,6 +275,11 @@ def choose(variants: Sequence[Variant], original: Graph) -> Variant:
         texts = (_verdict(variant, variant is chosen, reason) for variant, reason in zip(planned, reasons))
         dump.note("chosen", "\n".join(texts))
     return chosen._with_rejected(planned[0].fused, reasons[0], original) if reasons[0] else chosen
+
+
+def _heavy(plan: Plan) -> list[Mark]:
+    """The marks of compute-heavy operators that run twice: in a light plan, those that the user insists on."""
+    return [mark for mark in plan.marks if outputs_of(mark) and spec(mark.op).cost.heavy]
 
 
 def _why_rejected(variant: Variant, least: Variant, hidden: int, timed: bool) -> str:

@@ -155,7 +155,13 @@ def _fastest(
     action: Callable[[Options], _T], options: Options, error: TimeLimitError, warn: Callable[[str], None]
 ) -> _T:
     warn(f"echo: {error}. The fastest plan is used.")
-    return nearest(action, replace(options, max_time=None, max_overhead=0.0), warn)
+    within = replace(options, max_time=error.reachable)
+    try:
+        return action(within)
+    except BudgetError:
+        return nearest(action, within, warn)
+    except TimeLimitError:  # times that were measured meanwhile are a little longer
+        return nearest(action, replace(options, max_time=None, max_overhead=0.0), warn)
 
 
 def first_bindable(

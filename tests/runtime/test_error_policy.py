@@ -95,14 +95,14 @@ def test_budget_and_bound_that_are_both_out_of_reach_leave_the_smallest_of_the_f
     errors = [BudgetError(10, 20, "weights"), TimeLimitError(0.5, 1.0, 30)]
 
     def action(options: Options) -> Options:
-        unmet = [options.memory_budget == 10, options.max_time is not None]
+        unmet = [options.memory_budget == 10, options.max_time == 0.5]
         for error, is_unmet in zip(errors, unmet) if budget_first else reversed(list(zip(errors, unmet))):
             if is_unmet:
                 raise error
         return options
 
     found = policy(action, lambda: Options())
-    assert (found.memory_budget, found.max_time, found.max_overhead) == (20, None, 0.0)
+    assert (found.memory_budget, found.max_time) == (20, 1.0)
     assert [text.rpartition(". ")[2] for text in told] == [
         *["The smallest plan is used."] * budget_first,
         "The fastest plan is used.",
@@ -193,6 +193,12 @@ def refusing(choices: str) -> Callable[[str], str]:
 def test_unreachable_bound_on_time_gets_the_fastest_plan() -> None:
     error = TimeLimitError(0.1, 0.9, 7)
     policy, told = transparent(max_time=0.1)
-    within = failing(error, lambda options: options.max_time is None and options.max_overhead == 0)
-    assert policy(within, lambda: Options()).max_overhead == 0
+    assert policy(failing(error, lambda options: options.max_time == 0.9), lambda: Options()).max_time == 0.9
     assert told == [f"echo: {error}. The fastest plan is used."]
+
+
+def test_fastest_plan_that_is_slower_by_now_gets_no_bound_on_the_step() -> None:
+    policy, told = transparent(max_time=0.1)
+    within = failing(TimeLimitError(0.1, 0.9, 7), lambda options: options.max_time is None)
+    assert policy(within, lambda: Options()).max_overhead == 0
+    assert len(told) == 1
