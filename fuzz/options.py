@@ -14,7 +14,8 @@ def draw_options(rng: random.Random, operators: Sequence[str], small: bool) -> d
     options: dict[str, Any] = {"policy": rng.choice(POLICIES), "fuse": rng.random() < 0.25}
     if options["policy"] == "ilp" and not small:
         options["policy"] = "search"
-    options["max_overhead"] = rng.choice((None, None, "auto", 0.0, 0.3))
+    bound = rng.choice((None, None, "auto", 0.0, 0.3))
+    options["max_overhead"] = None if options["policy"] == "all" else bound  # which it exceeds
     if rng.random() < 0.12:
         options["memory_budget"] = rng.choice((0.5, 0.8, 0.95, "64KB", 10**6))
     for name in ("keep", "recompute"):

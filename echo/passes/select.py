@@ -18,8 +18,8 @@ from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
 from echo.passes.rules import RULES
-from echo.plans.options import NEVER_HEAVY, budget_bytes
-from echo.policies import policy_of
+from echo.plans.options import AUTO, NEVER_HEAVY, budget_bytes
+from echo.policies import RecomputeAll, policy_of
 from echo.policies.least import fastest, fastest_within
 from echo.policies.problem import Problem, Segments, WarmStart, partition, run_with_deadline
 from echo.system.process import Deadline
@@ -241,7 +241,27 @@ def _choose(request: Request, problem: Problem) -> Selection:
     schedule, in_time = run_with_deadline(policy_of(request.options.policy), problem)
     if not in_time:
         request.note_late()
-    return _selection(problem, schedule)
+    selection = _selection(problem, schedule)
+    _check_bound(request, problem, selection)
+    return selection
+
+
+def _check_bound(request: Request, problem: Problem, selection: Selection) -> None:
+    """Checks the bound that the user gave, for policies that do not look at bounds: "all", and the user's own.
+
+    Raises:
+        OptionError: the choice takes longer.
+    """
+    options, most = request.options, problem.max_seconds
+    looks = isinstance(options.policy, str) and options.policy != RecomputeAll.name
+    if looks or options.max_overhead in (AUTO, None) or most is None:
+        return
+    if selection.seconds > most and problem.value({}).seconds <= most:
+        part = selection.seconds / request.original_seconds(problem.costs)
+        raise OptionError(
+            f"policy {policy_of(options.policy).name}: expected recomputation of at most "
+            f"{options.overhead_bound:.1%} of a step (max_overhead), got {part:.1%}"
+        )
 
 
 def _selection(problem: Problem, schedule: RecomputeSchedule) -> Selection:

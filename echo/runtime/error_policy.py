@@ -97,16 +97,16 @@ class NeverStopTraining(ErrorPolicy):
             return nearest(action, self.options, self.warn)
         except Exception as error:
             reraise_interruption(error)
+            if isinstance(error, OptionError):  # it names the option, and the user knows the variable
+                error = OptionError(renamed(str(error), names_of_set(os.environ)))
             if self.strict and isinstance(error, EchoError):
-                raise
+                raise error from error.__cause__
             with own_binds():
                 result = original()  # where the call itself is wrong, MXNet says so here
             if self.strict:
                 raise
             if left_alone(error):
                 return result
-            if isinstance(error, OptionError):  # it names the option, and the user knows the variable
-                error = OptionError(renamed(str(error), names_of_set(os.environ)))
             advice = "" if isinstance(error, (*UNMET_REQUESTS, UnsupportedError)) else f" {REPORT}."
             self.warn(f"echo: bound without a plan: {one_line(error)}.{advice}")
             return result

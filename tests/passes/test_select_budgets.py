@@ -1,4 +1,4 @@
-"""Budgets: those that are no size, and those that cannot be met, whose errors say what can be reached."""
+"""Limits: budgets that are no size or cannot be met, whose errors say what can be reached; a policy over its bound."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import pytest
 import echo
 from benchmarks.models import SMALL, random_values
 from echo.errors import BudgetError, OptionError
+from tests.passes.test_select import select
+from tests.support.cases import any_case
+from tests.support.planning import costs_of
 from tests.support.small_network import SHAPES, network
 from tests.support.training import assert_close, assert_same, bind, train
 
@@ -79,3 +82,12 @@ def test_budgets_in_every_spelling_mean_the_same() -> None:
 def test_budget_that_needs_no_plan_costs_nothing() -> None:
     plan = echo.plan(network(), memory_budget="1GB", **SHAPES)
     assert plan.recomputed == ()
+
+
+@pytest.mark.parametrize("policy", ["all", lambda problem: problem.splits(problem.candidates)], ids=["all", "own"])
+def test_policy_that_exceeds_the_bound_of_the_user_raises_option_error(policy: Any) -> None:
+    case = any_case("lm")
+    with pytest.raises(OptionError, match=r"policy .*: expected recomputation of at most 1\.0% of a step"):
+        select(case, policy=policy, max_overhead=0.01)
+    assert select(case, policy=policy).seconds > 0.01 * costs_of(case.training).step_seconds
+    assert select(case, policy=policy, max_overhead=None).seconds > 0

@@ -117,6 +117,13 @@ def test_option_is_named_by_the_variable_that_was_set(monkeypatch: pytest.Monkey
     assert said[0].startswith("echo: bound without a plan: OptionError: ECHO_KEEP: 'nothing' matches no node")
 
 
+def test_option_is_named_by_the_variable_under_strict_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO_KEEP", "nothing")
+    policy, _ = transparent(strict=True)
+    with pytest.raises(OptionError, match=r"^ECHO_KEEP: 'nothing' matches no node"):
+        policy(failing(OptionError("keep: 'nothing' matches no node")), lambda: "original")
+
+
 def test_plans_for_something_else_are_made_again() -> None:
     policy, told = transparent(plan=())
     object.__setattr__(policy.options, "plan", ("given",))
