@@ -20,8 +20,9 @@ from torch import fx
 from echo.ir.ops import is_heavy_in_torch
 from echo.system.process import Deadline
 from echo.torch import safety, timing
-from echo.torch.capture import JointGraph, hint, storage_bytes
+from echo.torch.capture import JointGraph
 from echo.torch.inductor import elements, fusion_groups, is_convolution, through_views, users_through_views
+from echo.torch.storages import hint, storage_bytes
 
 _MEASURING = 6.0  # seconds for the timing of one graph; what is left then counts by its bytes
 _HEAVY_MORE = frozenset({

@@ -21,7 +21,8 @@ from echo.ir.schedule import RecomputeSchedule, needed, once
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
 from echo.torch import compat, safety, timing
-from echo.torch.capture import BYTES, JointGraph, joint_graph, nbytes
+from echo.torch.capture import BYTES, JointGraph, joint_graph
+from echo.torch.storages import nbytes
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
 from echo.system.files import digest_of, shortened
 from echo.torch import safety
-from echo.torch.capture import BYTES, JointGraph, hint, is_tangent
+from echo.torch.capture import BYTES, JointGraph, is_tangent
+from echo.torch.storages import hint
 
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)[^\n]*\n\s*([^\n]*)')
 _MODULE = re.compile(r"^L(?:\['\w+'\]|__\w+?__)\.?|(?:_modules)?\['?|'?\]")

@@ -17,7 +17,7 @@ from echo.errors import reraise_interruption
 from echo.estimators.cost_table import CostTable
 from echo.system.process import Deadline, processor
 from echo.torch import compat, safety
-from echo.torch.capture import hint
+from echo.torch.storages import hint
 
 # Seconds of operators, and of a byte, an operation and a call, by device; and what this process measured of them.
 TABLES: dict[str, CostTable] = {}

@@ -10,7 +10,7 @@ from torch import fx
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from echo.torch.capture import nbytes
+from echo.torch.storages import nbytes
 
 
 class PeakTracker(TorchDispatchMode):  # type: ignore[misc]  # torch is not there where types are checked

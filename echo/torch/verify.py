@@ -8,7 +8,8 @@ import torch
 from torch import fx
 
 from echo.torch import compat, safety
-from echo.torch.capture import hint, is_tangent
+from echo.torch.capture import is_tangent
+from echo.torch.storages import hint
 
 _SEED = 0x6563686F
 Pair = "tuple[fx.GraphModule, fx.GraphModule]"

@@ -13,7 +13,8 @@ import torch.nn.functional as F  # noqa: E402
 from echo.errors import UnsupportedError  # noqa: E402
 from echo.ir.schedule import replay  # noqa: E402
 from echo.torch import compat  # noqa: E402
-from echo.torch.capture import JointGraph, _Storages, joint_graph, mask_of, nbytes, storage_key  # noqa: E402
+from echo.torch.capture import JointGraph, joint_graph, mask_of  # noqa: E402
+from echo.torch.storages import Storages  # noqa: E402
 from tests.support.torch_models import traced  # noqa: E402
 
 W = torch.ones(8, 8, requires_grad=True)
@@ -52,7 +53,7 @@ def test_views_are_folded_into_their_storage() -> None:
     product = joint.training.nodes[len(joint.order) - len(joint.training.operators())]
     assert product.outputs[0].bytes == 8 * 8 * 4
     (split,) = (node for node in joint.forward if "split" in node.name)
-    storage = _Storages(joint.aliases, joint.number_of, joint.masks).entry(split)
+    storage = Storages(joint.aliases, joint.number_of, joint.masks).entry(split)
     assert storage is not None
     assert storage.node == joint.number_of[joint.order[len(joint.order) - len(joint.training.operators())]]
 
@@ -183,18 +184,7 @@ def test_symbolic_sizes_are_numbers_of_the_forward_pass() -> None:
     assert all(node.op != "sym_size" for node in joint.training.nodes)
 
 
-def test_bytes_are_those_of_storages() -> None:
-    base = torch.ones(6, 4)
-    assert nbytes(base[:1]) == nbytes(base) == 96
-    assert storage_key(base[1]) == storage_key(base) != storage_key(base.clone())
-    assert nbytes(3) == 0
-    assert storage_key(None) is None
-    assert nbytes(torch.empty(3, device="meta")) == 512, "CUDA's allocator hands out blocks"
-
-
-def test_sparse_tensors_and_inference_are_unsupported() -> None:
-    with pytest.raises(UnsupportedError, match="has no storage"):
-        storage_key(torch.eye(3).to_sparse())
+def test_inference_is_unsupported() -> None:
     graph = torch.fx.symbolic_trace(lambda x: x.sin())
     with pytest.raises(UnsupportedError, match="no backward pass"):
         joint_graph(graph, 1)
