@@ -145,8 +145,11 @@ class Partitioner:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         whole = compat.without_duplicates(module) if self.fused else compat.copied(module)
         with compat.on_real_tensors():
-            read = joint_graph_of_inductor if self.fused else joint_graph
-            joint = read(whole, options["num_fwd_outputs"], self.allow)
+            count = options["num_fwd_outputs"]
+            if self.fused:
+                joint = joint_graph_of_inductor(whole, count, self.allow)
+            else:
+                joint = joint_graph(whole, count, self.allow, snapshots=True)
         plan = reused(self._given, joint, self._seconds(joint), self.strict) if self._given else None
         if plan is None and not self._has_limits:
             return self._own(module, inputs, options)

@@ -24,7 +24,7 @@ from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
-from echo.torch import compat, safety
+from echo.torch import compat, safety, snapshots
 from echo.torch.storages import Storages, aliased, nbytes, storage_bytes, storage_key
 
 BYTES = 3  # MXNet's type flag: one byte an element
@@ -38,10 +38,11 @@ class JointGraph:
 
     ``order`` has the fx node of each node of ``training``: variables, the forward pass, the backward pass. A dropout is
     there twice, with ``number_of`` its product; ``masks`` has for it the number of the node that draws. So is an input
-    that the compiler copies, with ``number_of`` the copy. ``aliases`` maps each view to the node whose memory it looks
-    at, ``reasons`` each forward node that must not run again to the reason. ``forward`` and ``backward`` are all nodes
-    of the passes in order, views and numbers too. ``outputs`` are the model's outputs, ``gradients`` what the backward
-    pass returns; either may contain None. ``channels_last``: convolutions run in this layout.
+    that the compiler copies, with ``number_of`` the copy, and one with a snapshot, with ``number_of`` the input and
+    ``snapshots`` the number of the copy. ``aliases`` maps each view to the node whose memory it looks at, ``reasons``
+    each forward node that must not run again to the reason. ``forward`` and ``backward`` are all nodes of the passes in
+    order, views and numbers too. ``outputs`` are the model's outputs, ``gradients`` what the backward pass returns;
+    either may contain None. ``channels_last``: convolutions run in this layout.
     """
 
     training: TrainingGraph
@@ -55,6 +56,7 @@ class JointGraph:
     outputs: tuple[Any, ...]
     gradients: tuple[Any, ...]
     channels_last: bool = False
+    snapshots: Mapping[fx.Node, int] = field(default_factory=dict)
 
 
 def is_tangent(node: fx.Node) -> bool:
@@ -63,26 +65,33 @@ def is_tangent(node: fx.Node) -> bool:
 
 
 def joint_graph(
-    module: fx.GraphModule, num_forward_outputs: int, allowed: Iterable[str] = (), copied: Iterable[fx.Node] = ()
+    module: fx.GraphModule,
+    num_forward_outputs: int,
+    allowed: Iterable[str] = (),
+    copied: Iterable[fx.Node] = (),
+    *,
+    snapshots: bool = False,
 ) -> JointGraph:
     """Reads a joint graph.
 
     ``allowed`` are custom operators that may run again (`echo.torch.safety`), ``copied`` inputs that the compiler
-    copies into another layout at the start of a step (`echo.torch.inductor`).
+    copies into another layout at the start of a step (`echo.torch.inductor`). With ``snapshots``, what runs again reads
+    copies of small inputs (`echo.torch.snapshots`).
 
     Raises:
         UnsupportedError: it has tensors without a storage (sparse ones, subclasses), or no backward pass.
         GraphError: it has no output.
     """
-    return _Reader(module, num_forward_outputs, frozenset(allowed), frozenset(copied)).read()
+    return _Reader(module, num_forward_outputs, frozenset(allowed), frozenset(copied), snapshots).read()
 
 
 class _Reader:
     def __init__(
-        self, module: fx.GraphModule, num_forward_outputs: int, allowed: frozenset[str], copied: frozenset[fx.Node]
-    ) -> None:
+        self, module: fx.GraphModule, num_forward_outputs: int, allowed: frozenset[str], copied: frozenset[fx.Node],
+        with_snapshots: bool,
+    ) -> None:  # fmt: skip
         self.nodes = [node for node in module.graph.nodes if node.op != "output"]
-        self.allowed, self.copied = allowed, copied
+        self.allowed, self.copied, self.with_snapshots = allowed, copied, with_snapshots
         ends = [node for node in module.graph.nodes if node.op == "output"]
         if len(ends) != 1:
             raise GraphError(f"expected one output of a joint graph, got {len(ends)}")
@@ -119,6 +128,10 @@ class _Reader:
         order = [node for node in self.nodes if node.op in ("placeholder", "get_attr")]
         variables = {node: number for number, node in enumerate(order)}
         order += [node for node in order if node in self.copied]
+        early = self._early(forward, backward)
+        again = self._read_early(early) if self.with_snapshots else []
+        snapshots_of = {node: number for number, node in enumerate(again, len(order))}
+        order += again
         masks: dict[fx.Node, int] = {}
         for node in filter(self._makes_memory, [*forward, *backward]):
             if mask_of(node) is not None:
@@ -126,14 +139,31 @@ class _Reader:
                 order.append(node)
             order.append(node)
         number_of = {node: number for number, node in enumerate(order)}
+        number_of.update({node: variables[node] for node in again})
         storages = Storages(self.aliases, number_of, masks)
+        of_early = Storages(self.aliases, {**number_of, **snapshots_of}, masks)
         written = {number_of[node] for node in self.written if node in number_of}
-        maker = _Maker(storages, variables, set(forward), written, self.allowed)
+        maker = _Maker(storages, of_early, early, variables, snapshots_of, set(forward), written, self.allowed)
         nodes = [maker.made(number, node) for number, node in enumerate(order)]
         ends = [storages.entry(node) for node in [*self.outputs, *self.gradients] if isinstance(node, fx.Node)]
         graph = data_graph(nodes, list(dict.fromkeys(end for end in ends if end is not None)), (0.0,) * len(nodes))
         return JointGraph(graph.training, tuple(order), number_of, masks, self.aliases, maker.reasons, tuple(forward),
-                          tuple(backward), tuple(self.outputs), tuple(self.gradients))  # fmt: skip
+                          tuple(backward), tuple(self.outputs), tuple(self.gradients),
+                          snapshots=snapshots_of)  # fmt: skip
+
+    def _early(self, forward: Sequence[fx.Node], backward: Sequence[fx.Node]) -> set[fx.Node]:
+        """The nodes that eager mode runs in the forward pass: some of them run in the backward pass alone here."""
+        return {*forward, *(
+            node for node in backward if node not in self.after_tangents
+            and (node not in self.traced_backward or node.meta.get("partitioner_tag") == "is_forward")
+        )}  # fmt: skip
+
+    def _read_early(self, early: set[fx.Node]) -> list[fx.Node]:
+        """The inputs with a snapshot that these nodes read, and nothing writes."""
+        strided = {self._root(node) for node in self.nodes if safety.operator_name(node).startswith("as_strided")}
+        read = {self._root(read) for node in early if self._makes_memory(node) for read in node.all_input_nodes}
+        return [node for node in self.nodes if node in read - strided - self.written - self.copied
+                and not is_tangent(node) and snapshots.snapshot_bytes(node)]  # fmt: skip
 
     def _makes_memory(self, node: fx.Node) -> bool:
         """Whether a node is an operator of the training graph: it makes a storage, or has an effect."""
@@ -263,20 +293,25 @@ class _Maker:
     """Makes nodes of a training graph, and notes why some must not run again."""
 
     storages: Storages
+    of_early: Storages  # as `early` nodes find them: snapshots instead of inputs
+    early: set[fx.Node]
     variables: Mapping[fx.Node, int]
+    snapshots: Mapping[fx.Node, int]
     forward: set[fx.Node]
     written: set[int]
     allowed: frozenset[str]
     reasons: dict[fx.Node, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.copies = frozenset(self.snapshots.values())
+
     def made(self, number: int, node: fx.Node) -> TrainingNode:
         if node.op != "call_function" and number == self.variables[node]:
             return TrainingNode(VARIABLE, node.name, (TensorType((0,), BYTES),))
         if node.op != "call_function":
-            source = (Entry(self.variables[node]),)
-            return self._node("copy", f"{node.name}_copy", [nbytes(node.meta["val"])], source, number, True, True)
+            return self._copy(number, node)
         # what is made once is a new value of a buffer, which lives to the end of the step anyway
-        reads = self._entries(read for read in node.all_input_nodes if not safety.is_made_once(read))
+        reads = self._entries(node, (read for read in node.all_input_nodes if not safety.is_made_once(read)))
         name, sizes = safety.operator_name(node), _sizes(node)
         forward, fixed = node in self.forward, False
         if self.storages.masks.get(node) == number:
@@ -286,29 +321,40 @@ class _Maker:
             fixed = bool(self._why_not_variables(reads))
         elif forward:
             again = safety.second_run(node)
-            read_again = reads if again is None else self._entries(again.args)
+            read_again = reads if again is None else self._entries(node, again.args)
             reason = safety.why_not_again(node, self.allowed) or self._why_not_variables(read_again)
             fixed = bool(reason)
             if reason:
                 self.reasons[node] = reason
         return self._node(name, node.name, sizes, reads, number, forward, fixed)
 
-    def _entries(self, reads: Iterable[Any]) -> tuple[Entry, ...]:
-        """The entries in whose memory nodes lie, each once; what is no node has none."""
-        entries = [self.storages.entry(read) for read in reads if isinstance(read, fx.Node)]
+    def _copy(self, number: int, node: fx.Node) -> TrainingNode:
+        """The copy of an input: its snapshot, or one in the layout that the compiler wants."""
+        source = (Entry(self.variables[node]),)
+        if self.snapshots.get(node) == number:
+            op, name, size = snapshots.OPERATOR, snapshots.snapshot_name(node), snapshots.snapshot_bytes(node)
+        else:
+            op, name, size = "copy", f"{node.name}_copy", nbytes(node.meta["val"])
+        return self._node(op, name, [size], source, number, True, True)
+
+    def _entries(self, node: fx.Node, reads: Iterable[Any]) -> tuple[Entry, ...]:
+        """The entries in whose memory a node finds what it reads, each once; what is no node has none."""
+        storages = self.of_early if node in self.early else self.storages
+        entries = [storages.entry(read) for read in reads if isinstance(read, fx.Node)]
         return tuple(dict.fromkeys(entry for entry in entries if entry is not None))
 
     def _why_not_variables(self, reads: Sequence[Entry]) -> str:
         written = any(entry.node in self.written for entry in reads)
         return "it reads an input that is written in the same step" if written else ""
 
-    @staticmethod
     def _node(
-        op: str, name: str, sizes: Sequence[int], reads: tuple[Entry, ...], number: int, forward: bool, fixed: bool
+        self, op: str, name: str, sizes: Iterable[int], reads: Sequence[Entry], number: int, forward: bool, fixed: bool
     ) -> TrainingNode:
-        outputs = tuple(TensorType((size,), BYTES) for size in sizes)
+        """A node; in the forward pass it reads inputs themselves, so that a snapshot for it alone takes no memory."""
+        inside = {at: 0 for at, entry in enumerate(reads) if forward and entry.node in self.copies}
+        outputs, original = tuple(TensorType((size,), BYTES) for size in sizes), number if forward else None
         return TrainingNode(
-            op, name, outputs, reads, forward=forward, original=number if forward else None, stateful=fixed
+            op, name, outputs, tuple(reads), forward=forward, original=original, stateful=fixed, in_kernel=inside
         )
 
 

@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 
 from echo.errors import GraphError
 from echo.ir.schedule import RecomputeSchedule, steps_of
-from echo.torch import compat, safety
+from echo.torch import compat, safety, snapshots
 from echo.torch.capture import JointGraph, mask_of
 
 _AS_TRACED = -1  # a position before every split: what the forward pass computed
@@ -64,12 +64,15 @@ class _Writer:
         self._made: dict[tuple[fx.Node, int], fx.Node] = {}  # by node and copy; 0 is the forward pass's
         self._views: dict[tuple[fx.Node, tuple[fx.Node, ...]], fx.Node] = {}
         self._forward = set(joint.forward)
+        self._snapshots: dict[fx.Node, fx.Node] = {}
 
     def written(self) -> fx.Graph:
         """The joint graph with copies, in the order of the schedule."""
         for node in self._module.graph.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self._add(node, [], 0)
+        for node in self._joint.snapshots:
+            self._snapshots[node] = snapshots.write_snapshot(self._graph, node, self._made[node, 0])
         for node in self._joint.forward:
             self._add(node, [self._made[read, 0] for read in node.all_input_nodes], 0, "is_forward")
         for step in steps_of(self._joint.training, self._schedule):
@@ -85,16 +88,17 @@ class _Writer:
     def _run(self, number: int, position: int) -> None:
         node = self._joint.order[number]
         copy = self._copy_at(number, position) if self._is_forward(number) else 0
+        early = snapshots.reads_snapshot(self._joint.training, number)
         if node in self._joint.masks:
-            self._made[node, copy] = self._product(node, position)
+            self._made[node, copy] = self._product(node, position, early)
             return
-        self._add(node, [self._value(read, position) for read in node.all_input_nodes], copy, "is_backward")
+        self._add(node, [self._value(read, position, early) for read in node.all_input_nodes], copy, "is_backward")
 
-    def _product(self, node: fx.Node, position: int) -> fx.Node:
+    def _product(self, node: fx.Node, position: int, early: bool) -> fx.Node:
         """The output of a dropout from its mask: torch's gradient of it is the same product, in the same order."""
         mask = mask_of(node)
         assert mask is not None
-        data, scale = self._value(node.all_input_nodes[0], position), 1.0 / (1.0 - float(node.args[1]))
+        data, scale = self._value(node.all_input_nodes[0], position, early), 1.0 / (1.0 - float(node.args[1]))
         args = (data, self._made[mask, 0], scale)
         target = torch.ops.aten.native_dropout_backward.default
         new = self._graph.create_node("call_function", target, args, {}, node.name + COPY_SUFFIX)
@@ -108,8 +112,13 @@ class _Writer:
         """Which copy of a node's outputs a reader at a position of the base order finds."""
         return bisect_right(self._schedule.get(number, ()), position)
 
-    def _value(self, node: fx.Node, position: int) -> fx.Node:
-        """What a reader in the backward pass finds for a node: the saved value, a copy, or a view of either."""
+    def _value(self, node: fx.Node, position: int, early: bool = False) -> fx.Node:
+        """What a reader in the backward pass finds for a node: the saved value, a copy, or a view of either.
+
+        An ``early`` reader is one that eager mode runs in the forward pass: it finds inputs as they were there.
+        """
+        if early and node in self._snapshots:
+            return self._snapshots[node]
         number = self._joint.number_of.get(node)
         if number is not None:
             forward = node.op == "call_function" and self._is_forward(number)
@@ -120,7 +129,7 @@ class _Writer:
         if base in self._joint.masks:
             copy = self._copy_at(self._joint.number_of[base], position) if node.args[1] == 0 else 0
             return self._made[base if copy else node, copy]
-        reads = [self._value(read, position) for read in node.all_input_nodes]
+        reads = [self._value(read, position, early) for read in node.all_input_nodes]
         may_be_saved = node in self._forward and not self._is_view_of_input(node)
         if may_be_saved and all(made is self._made[read, 0] for made, read in zip(reads, node.all_input_nodes)):
             return self._made[node, 0]

@@ -22,7 +22,7 @@ from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.policies.data_graph import data_graph
 from echo.system.files import digest_of, shortened
-from echo.torch import safety
+from echo.torch import safety, snapshots
 from echo.torch.capture import BYTES, JointGraph, is_tangent
 from echo.torch.storages import hint
 
@@ -128,6 +128,7 @@ def planned_graph(
     reasons.update(
         {number: f"{safety.operator_name(node)} draws random numbers" for node, number in joint.masks.items()}
     )
+    reasons.update(dict.fromkeys(joint.snapshots.values(), snapshots.REASON))
     sources = {number: source for number, node in enumerate(joint.order) if (source := source_of(node))}
     modules = {number: module for number, node in enumerate(joint.order) if (module := module_of(node))}
     return PlannedGraph(

@@ -23,6 +23,7 @@ from echo.policies.solvers.ruin_recreate import GreedyKeep
 from echo.system.process import Deadline
 from echo.system.terminal import counted
 from echo.system.threads import ONCE
+from echo.torch import snapshots
 from echo.torch.capture import JointGraph
 from echo.torch.insist import with_runs
 from echo.torch.plan import Frontier, GraphPlan, described, on_graph
@@ -118,7 +119,7 @@ def _with_positions(graph: PlannedGraph, solved: Solved, most_seconds: float | N
     A kernel computes it faster than it reads it: with saved masks, GPT's softmax takes twice as long on a CPU.
     """
     training, made = graph.training, set[int]()
-    if not any(node.in_kernel for node in training.nodes):
+    if not _is_fused(training):
         return solved
     for number, node in training.operators():
         may_run = node.forward and not node.stateful and number not in graph.reasons
@@ -129,6 +130,14 @@ def _with_positions(graph: PlannedGraph, solved: Solved, most_seconds: float | N
     if value.bytes > solved.planned_bytes or (most_seconds is not None and value.seconds > most_seconds):
         return solved
     return Solved(schedule, Evaluation((value.bytes,), value.seconds), solved.heavy)
+
+
+def _is_fused(training: TrainingGraph) -> bool:
+    """Whether a graph has kernels of several operators."""
+    nodes = training.nodes
+    return any(
+        nodes[node.inputs[position].node].op != snapshots.OPERATOR for node in nodes for position in node.in_kernel
+    )
 
 
 def _breaks_wishes(graph: PlannedGraph) -> bool:

@@ -28,8 +28,12 @@ def nbytes(value: Any) -> int:
     """The bytes of the storage of a (fake) tensor, as torch's allocator of its device counts them; 0 for others."""
     if not isinstance(value, torch.Tensor):
         return 0
-    whole = hint(value.untyped_storage().nbytes())
-    return whole if value.device.type == "cpu" else -(-whole // _GPU_BLOCK) * _GPU_BLOCK
+    return allocated(hint(value.untyped_storage().nbytes()), value.device)
+
+
+def allocated(size: int, device: torch.device) -> int:
+    """The bytes that torch's allocator of a device hands out for these."""
+    return size if device.type == "cpu" else -(-size // _GPU_BLOCK) * _GPU_BLOCK
 
 
 def storage_key(value: Any) -> int | None:

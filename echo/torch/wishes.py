@@ -45,8 +45,9 @@ def wishes(joint: JointGraph, keep: Iterable[str] = (), recompute: Iterable[str]
 
 
 def _matches(joint: JointGraph, option: str, patterns: Iterable[str], strict: bool) -> list[tuple[int, str]]:
-    """The forward nodes that each pattern matches."""
-    forward = [(number, node) for number, node in joint.training.operators() if node.forward]
+    """The forward nodes that each pattern matches; copies of inputs are no operators of the program."""
+    forward = [(number, node) for number, node in joint.training.operators()
+               if node.forward and joint.order[number].op == "call_function"]  # fmt: skip
     found: list[tuple[int, str]] = []
     for pattern in patterns:
         hits = [number for number, node in forward if fnmatchcase(node.name, pattern) or fnmatchcase(node.op, pattern)]

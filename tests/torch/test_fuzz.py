@@ -23,7 +23,7 @@ def test_layer_between_others_keeps_every_bit(name: str) -> None:
 
 
 def test_noise_that_is_drawn_again_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(3, ("linear", "noise", "gelu", "noise", "gelu", "linear"), (), 128, 0.5)
+    case = Case(3, ("linear", "noise", "gelu", "noise", "gelu", "linear"), (), 2048, 0.5)
     assert fault_of(case)[0] == ""
     monkeypatch.setattr(safety, "why_not_again", lambda node, allowed=(): "")
     assert "differ" in fault_of(case)[0], "results or random numbers"
