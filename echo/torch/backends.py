@@ -111,7 +111,7 @@ class Partitioner:
             BudgetError: the budget is below the least that was reached; ``torch.compile`` raises it as the
                 ``inner_exception`` of its own error.
         """
-        if not (self._has_limits or self._given):
+        if not (self._has_limits or self._given) or compat.is_region(module, inputs):
             return self._own(module, inputs, options)
         try:
             return self._planned(module, inputs, options)

@@ -120,6 +120,14 @@ def min_cut_partition(
     return _partition_by(partitioners.min_cut_rematerialization_partition, module, inputs, options)
 
 
+def is_region(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a graph is a ``nested_compile_region`` of another one, which runs as one node of that.
+
+    torch divides it first, and passes none of its inputs.
+    """
+    return not inputs and any(node.op == "placeholder" for node in module.graph.nodes)
+
+
 def written_inputs(module: fx.GraphModule, num_forward_outputs: int) -> set[fx.Node]:
     """The inputs into which a step writes after the forward pass: the graph returns their new values.
 

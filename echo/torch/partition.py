@@ -69,11 +69,12 @@ class _Writer:
     def written(self) -> fx.Graph:
         """The joint graph with copies, in the order of the schedule."""
         for node in self._module.graph.nodes:
-            if node.op in ("placeholder", "get_attr"):
+            if node.op in ("placeholder", "get_attr") and not self._is_region(node):
                 self._add(node, [], 0)
         for node in self._joint.snapshots:
             self._snapshots[node] = snapshots.write_snapshot(self._graph, node, self._made[node, 0])
         for node in self._joint.forward:
+            self._add_regions(node)
             self._add(node, [self._made[read, 0] for read in node.all_input_nodes], 0, "is_forward")
         for step in steps_of(self._joint.training, self._schedule):
             if not self._is_forward(step.position):
@@ -85,8 +86,17 @@ class _Writer:
     def _is_forward(self, number: int) -> bool:
         return self._joint.training.nodes[number].forward
 
+    def _is_region(self, node: fx.Node) -> bool:
+        return node.op == "get_attr" and isinstance(getattr(self._module, str(node.target), None), fx.GraphModule)
+
+    def _add_regions(self, node: fx.Node) -> None:
+        """Adds the graphs that a node calls just before it: torch would save those of the backward pass, as values."""
+        for read in filter(self._is_region, node.all_input_nodes):
+            self._add(read, [], 0)
+
     def _run(self, number: int, position: int) -> None:
         node = self._joint.order[number]
+        self._add_regions(node)
         copy = self._copy_at(number, position) if self._is_forward(number) else 0
         early = snapshots.reads_snapshot(self._joint.training, number)
         if node in self._joint.masks:

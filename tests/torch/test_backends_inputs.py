@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-t
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from echo.torch import Backend, backend  # noqa: E402
+from echo.torch import Backend, backend, compat  # noqa: E402
 from tests.support.torch_models import equal, step  # noqa: E402
 
 PLANNING = 0.5
@@ -135,3 +135,40 @@ def test_parameters_on_two_devices_have_one_plan() -> None:
     assert equal(found, [parameter.grad for parameter in model.first.parameters()])
     (plan,) = used.plans
     assert plan.peak_bytes <= 0.7 * plan.stock_bytes
+
+
+@getattr(torch.compiler, "nested_compile_region", lambda function: function)
+def region(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, w, b).tanh().sin()
+
+
+class Regions(nn.Module):
+    """Calls of a region that torch compiles once, each with activations behind it; torch inlines a single call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.gelu(F.gelu(region(x, layer.weight, layer.bias)))
+        return x.square().mean()
+
+
+@pytest.mark.skipif(compat.version() < (2, 13), reason="older versions divide regions in another way")
+def test_graph_with_regions_is_planned_and_keeps_the_bits_while_regions_never_run_again() -> None:
+    torch.manual_seed(2)
+    eager = Regions()
+    x = torch.randn(64, 32)
+    expected = [*step(torch.compile(eager, backend="aot_eager", fullgraph=True), (x,), eager)]
+    for options in ({"recompute": ["gelu*"]}, {"max_overhead": 0.5}):
+        torch._dynamo.reset()
+        torch.manual_seed(2)
+        model = Regions()
+        used = ours(None, strict=True, **options)
+        assert equal(step(torch.compile(model, backend=used, fullgraph=True), (x,), model), expected)
+        (plan,) = used.plans
+        assert any(name.startswith("gelu") for name, _ in plan.recomputed)
+        regions = [node for _, node in plan.graph.training.operators() if node.forward and "subgraph" in node.op]
+        assert len(regions) == 3
+        assert all(node.stateful for node in regions)

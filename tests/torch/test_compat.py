@@ -42,3 +42,10 @@ def test_equal_operators_run_once_in_a_copy() -> None:
     assert count == 2
     assert len(single.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)) == 1
     assert len(graph.module.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)) == 2
+
+
+def test_graph_without_inputs_for_its_placeholders_is_a_region() -> None:
+    graph = traced(lambda w: (w @ w).tanh().sum(), W)
+    assert compat.is_region(graph.module, [])
+    assert not compat.is_region(graph.module, graph.inputs)
+    assert not compat.is_region(torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph()), [])
