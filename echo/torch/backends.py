@@ -102,6 +102,14 @@ class Partitioner:
         limits = (self.memory_budget, self.max_overhead, self.max_time, self.keep, self.recompute, self.allow)
         self._ranks = Ranks.of(repr((*limits, self.fused, self.max_planning)), self.max_planning)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The options alone: a copy, or a process that loads one, plans by itself."""
+        options = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "plans"}
+        return {**options, "plan": self._given}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
     def __call__(
         self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -187,12 +195,22 @@ class Partitioner:
 
 
 class Backend:
-    """A backend of ``torch.compile``; ``partitioner.plans`` are the plans of the graphs that it compiled."""
+    """A backend of ``torch.compile``; ``partitioner.plans`` are the plans of the graphs that it compiled.
+
+    ``compiler`` is that of `backend`. A copy has the same options, and no plans, as of a process that begins.
+    """
 
     __name__ = "echo"
 
-    def __init__(self, partitioner: Partitioner, compiled: Callable[..., Any]) -> None:
-        self.partitioner, self._compiled = partitioner, compiled
+    def __init__(self, partitioner: Partitioner, compiler: str | Callable[..., Any]) -> None:
+        self.partitioner, self.compiler = partitioner, compiler
+        if compiler == "inductor":
+            self._compiled = compilers.inductor_with(partitioner, repr(partitioner))
+        else:
+            self._compiled = compilers.eager_with(partitioner, None if isinstance(compiler, str) else compiler)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Backend, (self.partitioner, self.compiler)
 
     @property
     def plans(self) -> list[GraphPlan]:
@@ -229,7 +247,4 @@ def backend(
             raise OptionError(f"unknown option {name!r}: expected one of {', '.join(sorted(known))}")
     if isinstance(compiler, str) and compiler not in ("inductor", "aot_eager"):
         raise OptionError(f'compiler: expected "inductor", "aot_eager" or a function, got {compiler!r}')
-    partitioner = Partitioner(memory_budget, **{"fused": compiler == "inductor", **options})
-    if compiler == "inductor":
-        return Backend(partitioner, compilers.inductor_with(partitioner, repr(partitioner)))
-    return Backend(partitioner, compilers.eager_with(partitioner, None if isinstance(compiler, str) else compiler))
+    return Backend(Partitioner(memory_budget, **{"fused": compiler == "inductor", **options}), compiler)
