@@ -248,7 +248,7 @@ def _steps(oracle: Oracle, name: str, **options: Any) -> tuple[Any, Any, list[An
 
 @pytest.mark.parametrize("name", ["own cell", "deepspeech2"])
 def test_converted_model_keeps_a_budget_and_every_bit(oracle: Oracle, name: str) -> None:
-    eager, compiled, (plan,) = _steps(oracle, name, memory_budget="90%", compiler="aot_eager", max_planning=1)
+    eager, compiled, (plan,) = _steps(oracle, name, memory_budget="95%", compiler="aot_eager", max_planning=1)
     assert plan.peak_bytes <= plan.budget_bytes < plan.stock_bytes
     assert all(np.array_equal(eager[one], value) for one, value in compiled.items())
 
