@@ -52,7 +52,7 @@ class Frontier:
         of a step, ``time`` as a multiple of the stock step's, or of the fastest plan's where that is not known, and
         ``overhead``, the part of a step that recomputation adds; all three are predicted.
         """
-        unit = self._stock_seconds or min(map(_seconds, self.plans)) or 1.0
+        unit = self._stock_seconds or min(map(_seconds, self.plans), default=1.0) or 1.0
         return [
             {"budget": budget, "total": plan.after.total, "planned": plan.after.planned,
              "seconds": _seconds(plan), "time": _seconds(plan) / unit,
