@@ -14,6 +14,7 @@ from echo.ir.training_node import TrainingNode
 from echo.policies.equivalence_classes import roles
 from echo.policies.problem import WarmStart
 from echo.policies.search import Search
+from echo.policies.solvers.ruin_recreate import RuinRecreate
 from tests.support.cases import Case, any_case, case_of
 from tests.support.planning import problem_of
 
@@ -52,14 +53,22 @@ class _Counting:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "batch"), [(5, BATCH), (14, BATCH), (9, 3)])
-def test_another_length_or_batch_is_searched_in_a_fraction_and_as_well(steps: int, batch: int) -> None:
+def test_another_length_or_batch_is_searched_in_a_fraction_and_as_well(
+    steps: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[int] = []
+    fit = RuinRecreate.choose
+    monkeypatch.setattr(RuinRecreate, "choose", lambda self, problem: fits.append(1) or fit(self, problem))
     _, warm_start, _ = searched(nmt(9))
     case = nmt(steps, batch)
     full, _, evaluations = searched(case)
+    assert fits, "most of a search is for schedules"
+    fits.clear()
     found, _, shortened = searched(case, warm_start)
+    assert not fits
     assert found <= 1.08 * full
     assert found < 0.78 * case.training.planned_bytes  # of five steps a full search leaves 0.72
-    assert shortened <= 0.2 * evaluations
+    assert shortened <= 0.6 * evaluations
 
 
 def test_the_hint_of_a_graph_gives_its_classes_back() -> None:
