@@ -202,10 +202,11 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
             high = budget
         else:
             low = max(budget, min(value.bytes, high) - 1) if in_time else budget
-    for part in () if is_large or is_bound else _LESS_DEEP:
+    if is_large:
+        return best.schedule
+    for part in () if is_bound else _LESS_DEEP:
         best.consider(search.run(int(part * best.light.bytes)))
-    if not is_large:
-        best.consider(RuinRecreate((best.schedule,), _SHARE_OF_DEEPENED).choose(problem))
+    best.consider(RuinRecreate((best.schedule,), _SHARE_OF_DEEPENED).choose(problem))
     return best.schedule
 
 
@@ -218,7 +219,6 @@ class _Deepest:
 
     def consider(self, schedule: RecomputeSchedule) -> Evaluation:
         value = self._problem.value(schedule)
-        cheaper = self._problem.cost(value) < self._problem.cost(self.value)
-        if cheaper and self._problem.is_deeper(value, self.light):
+        if value.bytes < self.light.bytes and self._problem.cost(value) < self._problem.cost(self.value):
             self.schedule, self.value = schedule, value
         return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -211,9 +210,8 @@ class KeepSearch:
     def __init__(self, problem: Problem, quick: bool = False) -> None:
         self._problem, self._scheduler, self._quick = problem, scheduler_of(problem), quick
         self._cutter = Cutter(problem)
-        # of each shape, for all budgets
-        self._dropped = functools.cache(self._schedule_of)
-        self._bytes = functools.cache(lambda shape: self._scheduler.simulate(self._dropped(shape)).bytes)
+        self._schedules: dict[_Segmentation, RecomputeSchedule] = {}  # of each shape, for all budgets
+        self._bytes: dict[_Segmentation, int] = {}
 
     @property
     def _is_over(self) -> bool:
@@ -261,7 +259,10 @@ class KeepSearch:
         tried: dict[int, int] = {}
 
         def fits(equal: int) -> bool:
-            tried[equal] = self._bytes(_FIRST._replace(equal=equal))
+            shape = _FIRST._replace(equal=equal)
+            if shape not in self._bytes:
+                self._bytes[shape] = self._scheduler.simulate(self._dropped(shape)).bytes
+            tried[equal] = self._bytes[shape]
             return tried[equal] <= budget
 
         equal = 1
@@ -279,6 +280,11 @@ class KeepSearch:
     def _filled(self, start: RecomputeSchedule, budget: int) -> _Filled:
         schedule, value = self._scheduler.keep(start, budget, _PASSES)
         return _Filled(start, schedule, value)
+
+    def _dropped(self, shape: _Segmentation) -> RecomputeSchedule:
+        if shape not in self._schedules:
+            self._schedules[shape] = self._schedule_of(shape)
+        return self._schedules[shape]
 
     def _schedule_of(self, shape: _Segmentation) -> RecomputeSchedule:
         """Returns the schedule of a shape: nodes are recomputed before the first gradient of their segment."""
