@@ -230,6 +230,7 @@ CACHES = {
     "echo.frontend.install.device_blocker": "whether those that were loaded run on a device",
     "echo.frontend.derived_graphs._facts": "of an operator of MXNet's",
     "echo.frontend.install.onednn_activations": "of this MXNet",
+    "echo.frontend.install.onednn_norms": "of this MXNet",
     "echo.frontend.symbols.type_name": "of a type",
     "echo.ir.op_spec._parsed": "of a text",
     "echo.ir.ops._is_named_as_drawing": "of a text",

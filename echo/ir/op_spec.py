@@ -19,6 +19,7 @@ GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another imp
 # Read by the native hook (``inplace.cc``): "OPERATOR:INPUT>OUTPUT,...;OPERATOR:..." must not be computed in place.
 NO_INPLACE_ATTRIBUTE = "__echo_apart__"
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
+SIGNS_ATTRIBUTE = "__echo_signs__"  # read by the native hook (``batch_norm.cc``): the signs of this node are checked
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
 OF_PLANS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE)
 HOOK_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, NO_INPLACE_ATTRIBUTE, COPY_ATTRIBUTE)
@@ -228,6 +229,8 @@ class Safety:
         train_mode_sensitive: it has to be recomputed in the mode, training or not, in which it ran before. BatchNorm
             computes something else outside of training, Pooling does not say where its maxima are, and oneDNN may
             compute heavy operators in another way.
+        training_outputs: its gradient reads an output that it writes in training alone, whatever else it computes
+            outside of it: the signs of what oneDNN normalizes.
         address_stable_reads: in both passes it gets at an array only through the inputs of its node, never by a way of
             its own (`echo.ir.training_node`).
         movable_inputs: the inputs that may be at another address in backward than in forward, as the outputs of
@@ -245,6 +248,7 @@ class Safety:
     clone_op: str = ""
     rewrites: bool = False
     train_mode_sensitive: When = NEVER
+    training_outputs: bool = False
     address_stable_reads: bool = False
     movable_inputs: frozenset[int] | None = None
     reads_at_dispatch: bool = False

@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <string>
 
+#include "batch_norm.h"
 #include "build_id.h"
 #include "capture.h"
 #include "check_marks.h"
@@ -201,6 +202,7 @@ ECHO_EXPORT int echo_install(const char* path) {
     return 1;
   }
   wrap_inplace();
+  wrap_batch_norm();
   wrap_getenv(lib);
   g_installed = true;
   return 0;
@@ -216,6 +218,7 @@ ECHO_EXPORT int echo_uninstall() {
     return 1;
   }
   unwrap_getenv();
+  unwrap_batch_norm();
   unwrap_inplace();
   unwrap(&g_gradient);
   unwrap(&g_memory);

@@ -17,14 +17,6 @@ using Pairs = std::vector<std::pair<int, int>>;
 using PairsInvoker = Pairs (*)(const void* functor, const RawAttrs& attrs);
 using FlagsInvoker = std::vector<bool> (*)(const void* functor, const RawAttrs& attrs);
 
-// As the wheels lay out a std::function.
-struct RawFunction {
-  unsigned char functor[16];
-  void* manager;
-  void* invoker;
-};
-static_assert(sizeof(RawFunction) == sizeof(InplaceOption), "std::function");
-
 // MXNet's own invokers, by the number of the operator.
 std::vector<PairsInvoker> g_options;
 std::vector<FlagsInvoker> g_identities;
@@ -86,13 +78,6 @@ Pairs inplace_option(const void* functor, const RawAttrs& attrs) {
     pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return holds(no_inplace, pair); }),
                 pairs.end());
   return pairs;
-}
-
-const RawFunction* function_of(const char* attribute, std::size_t op) {
-  const RawAny* any = api().op_attr_map(attribute);
-  if (!any || !any->type) return nullptr;
-  const auto& data = static_cast<const RawOpMap<InplaceOption>*>(any->heap_value)->data;
-  return op < data.size() && data[op].second ? reinterpret_cast<const RawFunction*>(&data[op].first) : nullptr;
 }
 
 // One flag for each pair of the operator's own option, less those that are left out there.

@@ -29,8 +29,19 @@ bool load_api(void* lib, MxnetApi* out, std::string* missing) {
   ok &= resolve(lib, "_ZNK4nnvm5Graph13indexed_graphEv", &out->indexed_graph, missing);
   ok &= resolve(lib, "NNSymbolCreateAtomicSymbol", &out->new_symbol, missing);
   ok &= resolve(lib, "NNSymbolFree", &out->free_symbol, missing);
+  // a GPU build without oneDNN has no orders to make plain, and no operator that needs it
+  std::string optional;
+  resolve(lib, "_ZNK5mxnet7NDArray15Reorder2DefaultEv", &out->plain_array, &optional);
+  ok &= resolve(lib, "_ZN5mxnet7NDArrayD1Ev", &out->destroy_array, missing);
   if (ok) g_api = *out;
   return ok;
+}
+
+const RawFunction* function_of(const char* attribute, std::size_t op) {
+  const RawAny* any = api().op_attr_map(attribute);
+  if (!any || !any->type) return nullptr;
+  const auto& data = static_cast<const RawOpMap<InplaceOption>*>(any->heap_value)->data;
+  return op < data.size() && data[op].second ? reinterpret_cast<const RawFunction*>(&data[op].first) : nullptr;
 }
 
 bool is_random(const RawAttrs& attrs) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "array.h"
 #include "layout.h"
 
 namespace echo {
@@ -17,6 +18,8 @@ struct MxnetApi {
   const RawIndexedGraph* (*indexed_graph)(const RawGraph*);
   int (*new_symbol)(const RawOp*, std::uint32_t count, const char** keys, const char** values, RawSymbol** symbol);
   int (*free_symbol)(RawSymbol*);
+  void (*plain_array)(void* result, const RawArray* array);  // NDArray::Reorder2Default, which gives itself or a copy
+  void (*destroy_array)(void*);
 };
 
 // Fills the table from an already loaded libmxnet; on failure returns false and names the missing symbol in *missing.
@@ -37,9 +40,20 @@ const Function* op_attr(const char* key, const RawOp* op) {
   return static_cast<const RawOpMap<Function>*>(any->heap_value)->find(op);
 }
 
-bool is_random(const RawAttrs& attrs);    // asks MXNet for random numbers, Dropout included
+// As the wheels lay out a std::function.
+struct RawFunction {
+  unsigned char functor[16];
+  void* manager;
+  void* invoker;
+};
+static_assert(sizeof(RawFunction) == sizeof(InplaceOption), "std::function");
+
+// The function of an attribute for the operator of this number; nullptr where it has none.
+const RawFunction* function_of(const char* attribute, std::size_t op);
+
+bool is_random(const RawAttrs& attrs);  // asks MXNet for random numbers, Dropout included
 bool is_stateful(const RawAttrs& attrs);  // keeps a state object between forward and backward
-bool mutates(const RawAttrs& attrs);      // writes into one of its inputs (BatchNorm's moving statistics)
+bool mutates(const RawAttrs& attrs);  // writes into one of its inputs (BatchNorm's moving statistics)
 std::vector<std::uint32_t> shape_only_inputs(const RawAttrs& attrs);  // read for their shape only
 
 }  // namespace echo
