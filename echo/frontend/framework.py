@@ -17,7 +17,14 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
 from echo.frontend.derived_graphs import apply_gradient_rules, as_cached
-from echo.frontend.install import check_version, device_blocker, extension_blocker, install_hook, onednn_activations
+from echo.frontend.install import (
+    check_version,
+    device_blocker,
+    extension_blocker,
+    install_hook,
+    onednn_activations,
+    onednn_norms,
+)
 from echo.frontend.measure import TimerClient, race
 from echo.frontend.measurement_process import measuring
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
@@ -118,9 +125,11 @@ class MxnetFramework:
 
     @property
     def setting(self) -> Setting:
-        """The variables without gradients, and whether kernels draw Dropout's numbers: patterns read it."""
+        """The variables without gradients, and what MXNet's operators do here: patterns read it."""
         names = self.argument_names() if "null" in self._binding.grad_req else ()
-        return setting_of(names, self._binding, self.device)
+        setting = setting_of(names, self._binding, self.device)
+        normalizes = self.device == "cpu" and any(node.op == "BatchNorm" for node in self.graph.nodes)
+        return replace(setting, onednn_norm=True) if normalizes and self.hook and onednn_norms() else setting
 
     def types(self) -> Mapping[Entry, TensorType]:
         if self._types is None:

@@ -23,12 +23,14 @@ class Setting:
 
     ``untrained`` are the names of the variables that get no gradient. With ``draws``, kernels draw the random numbers
     that MXNet's Dropout would draw here. With ``onednn_rnn``, oneDNN runs its RNN operator of float32: that has no
-    dropout between its layers, whatever its ``p``.
+    dropout between its layers, whatever its ``p``. With ``onednn_norm``, oneDNN computes a BatchNorm of float32 and its
+    ReLU together, and the hook has their gradient right.
     """
 
     untrained: frozenset[str] = frozenset()
     draws: bool = False
     onednn_rnn: bool = False
+    onednn_norm: bool = False
 
 
 NO_SETTING = Setting()

@@ -14,7 +14,7 @@ from mxnet.symbol import Symbol
 
 from echo.frontend.framework import MxnetFramework
 from echo.frontend.symbols import Binding, symbol_of
-from echo.ir.graph import Graph
+from echo.ir.graph import Graph, Node
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.analysis import FindCandidates
@@ -22,7 +22,7 @@ from echo.passes.request import Request
 from echo.plans.decisions import has_gradient_rules, marked
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
-from echo.runtime.backward_checks import InputWatch, watch_of, watch_of_all
+from echo.runtime.backward_checks import InputWatch, needs_training, watch_of, watch_of_all
 from echo.runtime.bind_request import Shapes
 from echo.verify.verifier import Verifier
 
@@ -76,7 +76,7 @@ class AppliedPlan:
     @cached_property
     def marked(self) -> frozenset[str]:
         """The operators of the nodes that are recomputed."""
-        return frozenset(self.graph.nodes[number].op for number in marked(self.base, self.graph))
+        return frozenset(node.op for node in self._recomputed)
 
     @cached_property
     def fuses(self) -> bool:
@@ -101,7 +101,7 @@ class AppliedPlan:
     @cached_property
     def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:
         """Watches of all arguments, for inference and for training: of forward passes that backward may repeat."""
-        may_repeat = self.mode_dependent or self.has_masks
+        may_repeat = self.mode_dependent or self.needs_training
         inference, training = (watch_of_all(self._arguments, mode) if may_repeat else None for mode in (False, True))
         return inference, training
 
@@ -111,15 +111,19 @@ class AppliedPlan:
         return names
 
     @cached_property
-    def has_masks(self) -> bool:
-        """Whether some node is recomputed as a product with its mask, which there is in training alone."""
-        return any(spec(op).safety.clone_op for op in self.marked)
+    def needs_training(self) -> bool:
+        """Whether backward reads what forward writes in training alone (`echo.runtime.backward_checks`)."""
+        return needs_training(self.graph, self.original, self._recomputed)
 
     @cached_property
     def mode_dependent(self) -> frozenset[str]:
         """The operators that have to be recomputed in the mode of the forward pass."""
-        recomputed = (self.graph.nodes[number] for number in marked(self.base, self.graph))
-        return frozenset(node.op for node in recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
+        sensitive = (node for node in self._recomputed if spec(node.op).safety.train_mode_sensitive(node.attrs))
+        return frozenset(node.op for node in sensitive)
+
+    @cached_property
+    def _recomputed(self) -> list[Node]:
+        return [self.graph.nodes[number] for number in marked(self.base, self.graph)]
 
 
 # The memory that executors share, as the lengths of a BucketingModule do: the chunks that a bind reuses, and adds.

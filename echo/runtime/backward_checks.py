@@ -108,6 +108,17 @@ def _refuse(operators: set[str]) -> None:
 logger = logging.getLogger("echo")
 
 
+def needs_training(graph: Graph, original: Graph, recomputed: Iterable[Node]) -> bool:
+    """Whether backward reads what forward writes in training alone, and that of the ``original`` graph does not.
+
+    These are the masks with which a Dropout is recomputed, and the signs that a BatchNorm with its ReLU keeps.
+    """
+    own = {node.name for node in original.nodes if spec(node.op).safety.training_outputs}
+    put_in = (node for node in graph.nodes if node.name not in own)
+    with_masks = any(spec(node.op).safety.clone_op for node in recomputed)
+    return with_masks or any(spec(node.op).safety.training_outputs for node in put_in)
+
+
 class InputWatch:
     """The arrays of one bound graph that are read again, at ``places`` among its inputs.
 

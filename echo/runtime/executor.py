@@ -156,8 +156,8 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
         """Whether clones, which run in the mode of backward, compute something else than forward did in its mode."""
-        without_mask = not forward and self._applied.has_masks
-        return without_mask or (forward != backward and bool(self._applied.mode_dependent))
+        unwritten = not forward and self._applied.needs_training
+        return unwritten or (forward != backward and bool(self._applied.mode_dependent))
 
     def _draws(self, mode: bool) -> bool:
         """Whether a forward pass in this mode draws random numbers; MXNet is asked where names leave it open."""

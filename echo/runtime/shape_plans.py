@@ -22,7 +22,7 @@ from echo.ir.ops import spec
 from echo.planning.reuse import SpareTime
 from echo.plans.decisions import has_gradient_rules
 from echo.plans.plan import Plan
-from echo.runtime.backward_checks import InputWatch, watch_of
+from echo.runtime.backward_checks import InputWatch, needs_training, watch_of
 
 # The choice for one signature of the inputs.
 
@@ -59,7 +59,7 @@ def chosen(plan: Plan, graph: Graph, original: Graph, inputs: Sequence[str]) -> 
         graph=graph,
         key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in _MARKS) for node in graph.nodes)),
         mode_dependent=mode_dependent,
-        in_training=bool(mode_dependent) or any(spec(node.op).safety.clone_op for node in recomputed),
+        in_training=bool(mode_dependent) or needs_training(graph, original, recomputed),
         has_gradient_rules=has_gradient_rules(graph),
         fuses=bool(plan.fused),
         watch=watch_of(graph, original, inputs),

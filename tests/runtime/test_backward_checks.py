@@ -8,7 +8,7 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import PLAN_ATTRIBUTE
-from echo.runtime.backward_checks import messages_of, variables_read_in_backward, written_early
+from echo.runtime.backward_checks import messages_of, needs_training, variables_read_in_backward, written_early
 
 
 def network(**norm: object) -> Graph:
@@ -64,6 +64,17 @@ def test_variables_read_through_inserted_nodes_are_found() -> None:
     graph = Graph(nodes, bound.heads, bound.arg_nodes, bound.row_ptr, bound.attrs)
     found = {graph.nodes[variable].name for variable in variables_read_in_backward(graph, original)}
     assert found == {"x"}, "not y, which his own node reads, nor z, of which only the shape is read"
+
+
+def test_masks_and_signs_of_a_plan_need_a_forward_pass_in_training() -> None:
+    x = mx.sym.Dropout(mx.sym.var("data"), name="drop")
+    original = graph_of(mx.sym.Activation(mx.sym.BatchNorm(x, name="norm"), act_type="relu", name="act"))
+    own = graph_of(mx.sym.contrib.BatchNormWithReLU(x, name="act"))
+    dropped = next(node for node in original.nodes if node.name == "drop")
+    assert not needs_training(original, original, [])
+    assert needs_training(original, original, [dropped]), "recomputed from its mask"
+    assert needs_training(own, original, []), "which took the place of two operators"
+    assert not needs_training(own, own, []), "the user's own: MXNet's gradients read the same there"
 
 
 def test_the_text_names_what_to_keep() -> None:

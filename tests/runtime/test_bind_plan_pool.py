@@ -128,12 +128,12 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("cheap_planning")
-@pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
-def test_the_search_and_the_marks_of_its_plan_give_the_same_warm_start(name: str) -> None:
-    model, options = SMALL[name](), Options()
+@pytest.mark.parametrize(("name", "fuse"), [("nmt", True), ("resnet50_v1", True), ("resnet50_v1", False)])
+def test_the_search_and_the_marks_of_its_plan_give_the_same_warm_start(name: str, fuse: bool) -> None:
+    model, options = SMALL[name](), Options(fuse=fuse)
     graph = graph_of(model.symbol)
     binding = infer_binding(model.symbol, model.shapes, None, model.grad_req())
     made = pipeline.plan(Request(graph, options, MxnetFramework(graph, binding, mx.cpu()), details=False))
     assert made.graph != graph
-    assert (made.base != graph) == bool(made.plan.fused) == (name == "nmt")
+    assert (made.base != graph) == bool(made.plan.fused) == fuse
     assert BoundLeader(made.base, made.graph, binding, mx.cpu()).warm_start(options) == made.warm_start.by_roles()

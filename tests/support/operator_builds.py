@@ -158,6 +158,7 @@ LIGHT_BUILDS: dict[str, Build] = {
     "SoftmaxActivation": unary(mx.sym.SoftmaxActivation),
     "LayerNorm": unary(mx.sym.LayerNorm),
     "BatchNorm": image(mx.sym.BatchNorm, fix_gamma=False),
+    "_contrib_BatchNormWithReLU": image(mx.sym.contrib.BatchNormWithReLU, fix_gamma=False),
     "InstanceNorm": image(mx.sym.InstanceNorm),
     "L2Normalization": unary(mx.sym.L2Normalization),
     "sum": unary(mx.sym.sum, axis=1, keepdims=True),

@@ -9,7 +9,14 @@ from echo.passes.patterns.graph_view import Pattern
 from echo.passes.patterns.recurrent_cells import GRU_CELL, GRU_RESET, LSTM_CELL
 from echo.passes.patterns.recurrent_layers import GRU_LAYER, LSTM_LAYER, RNN_LAYER
 from echo.passes.patterns.rnn import RNN
-from echo.passes.patterns.single_operators import BIAS_ACT, DROPOUT, LAYER_NORM, RELU, SEQUENCE_REVERSE
+from echo.passes.patterns.single_operators import (
+    BATCH_NORM_RELU,
+    BIAS_ACT,
+    DROPOUT,
+    LAYER_NORM,
+    RELU,
+    SEQUENCE_REVERSE,
+)
 from echo.passes.patterns.softmax_loss import CROSS_ENTROPY, SOFTMAX_OUTPUT
 
 PATTERNS: Mapping[str, Pattern] = {
@@ -17,7 +24,7 @@ PATTERNS: Mapping[str, Pattern] = {
     for pattern in (
         LSTM_LAYER, GRU_LAYER, RNN_LAYER, RNN, LSTM_CELL, GRU_CELL, GRU_RESET, MLP_SCORE, WEIGHTED_SUM,
         ATTENTION, SOFTMAX_OUTPUT, CROSS_ENTROPY,
-        LAYER_NORM, SEQUENCE_REVERSE, BIAS_ACT, DROPOUT, RELU,
+        LAYER_NORM, SEQUENCE_REVERSE, BATCH_NORM_RELU, BIAS_ACT, DROPOUT, RELU,
     )
 }  # fmt: skip
 LAYERS = frozenset(name for name, pattern in PATTERNS.items() if pattern.is_layer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from echo.ir.graph import Entry, Node, fused_node
-from echo.ir.op_spec import is_true
+from echo.ir.op_spec import SIGNS_ATTRIBUTE, is_true
 from echo.ir.training_node import why_not_dropout
 from echo.passes.patterns.graph_view import ACTIVATED, Fusion, Pattern, View, local
 
@@ -63,6 +63,46 @@ def match_sequence_reverse(view: View, number: int) -> Fusion | str | None:
 
 
 SEQUENCE_REVERSE = Pattern("sequence_reverse", frozenset({"SequenceReverse"}), match_sequence_reverse)
+
+
+# A BatchNorm and the ReLU after it, as MXNet's own operator in which oneDNN computes both, in one pass over memory.
+#
+# A step of ResNet-50 v2 takes 0.91 of the time. Most bits are the same: where MXNet brings arrays into another order
+# first, sums are added up in another one. NaNs come out as NaNs, where MXNet's Activation puts out zeros. The operator
+# also writes an array as large as its output, in which oneDNN keeps the signs until backward: most plans recompute it.
+
+
+def match_batch_norm_relu(view: View, number: int) -> Fusion | str | None:
+    """The ReLU of a BatchNorm that this node is: a fusion, why there is none, or None."""
+    output = Entry(number)
+    normalized = view.activated(output, "relu")
+    if normalized is None or not view.setting.onednn_norm or view.node(normalized).op != "BatchNorm":
+        return None
+    norm = view.node(normalized)
+    if norm.attrs.get("axis", "1") != "1":
+        return f"a BatchNorm over axis {norm.attrs['axis']}: expected axis 1"
+    replaced = frozenset({number, normalized.node})
+    if normalized.index or is_true(norm.attrs, "output_mean_var") or view.read_outside(replaced, (output,)):
+        return f"{norm.name!r} is read by others than the ReLU"
+    x, gamma, *_ = norm.inputs
+    attrs = {**norm.attrs, SIGNS_ATTRIBUTE: "True"}
+    return Fusion(
+        pattern=BATCH_NORM_RELU.name,
+        anchor=number,
+        nodes=(Node("_contrib_BatchNormWithReLU", view.graph.nodes[number].name, norm.inputs, attrs=attrs),),
+        outputs={output: local(0)},
+        replaced=replaced,
+        shapes={x: "N,C,Y,X", gamma: "C"},
+        shape_source=x,
+        label="a BatchNorm with its ReLU",
+        min_bytes=(x, 1 << 8),
+        dtypes=("float32",),
+    )
+
+
+BATCH_NORM_RELU = Pattern(
+    "batch_norm_relu", ACTIVATED, match_batch_norm_relu, reads=frozenset({"BatchNorm"}), is_quiet=True
+)
 
 
 # A bias and the activation after it, as one operator whose gradient reads the output alone.

@@ -7,6 +7,7 @@ from typing import Any, Callable, Tuple
 import mxnet as mx
 
 from echo.frontend.symbols import graph_of
+from echo.ir.graph import Setting
 from echo.passes.patterns.apply import find
 
 H, T = 4, 3
@@ -37,7 +38,7 @@ def dropped(x: Symbol) -> Symbol:
 
 def found_in(build: Callable[[], Symbol]) -> tuple[list[str], list[str]]:
     with mx.name.NameManager():
-        found, missed = find(graph_of(build()))
+        found, missed = find(graph_of(build()), setting=Setting(onednn_norm=True))
     return [fusion.pattern for fusion in found], [miss.reason for miss in missed]
 
 
@@ -45,7 +46,7 @@ def assert_missed(miss: Miss) -> None:
     """The pattern is not found, and the reason is given."""
     build, reason = miss
     found, missed = found_in(build)
-    assert set(found) <= {"layer_norm", "dropout"}, "which are fused by themselves"
+    assert set(found) <= {"layer_norm", "dropout", "relu"}, "which are fused by themselves"
     assert any(each.startswith(reason) for each in missed), missed
 
 

@@ -1,0 +1,177 @@
+"""BatchNorm with a ReLU in one operator: MXNet's gradient of it is right for any order of its arrays, with the hook."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+
+import echo
+from echo.frontend.install import install_hook, onednn_norms
+from echo.frontend.symbols import graph_of, symbol_of
+from echo.ir.graph import Setting
+from echo.ir.op_spec import SIGNS_ATTRIBUTE
+from echo.passes.patterns.apply import find, fused_at
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+Symbol = mx.sym.Symbol
+TOLERANCE = 1e-5
+SIDE = 8
+
+
+def convolution(x: Symbol, size: int, **more: Any) -> Symbol:
+    return mx.sym.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=size, no_bias=True, **more)
+
+
+# What computes the input, in which order, and what reads the output.
+INPUTS: dict[str, Callable[[Symbol, int], Symbol]] = {
+    "plain": lambda x, size: mx.sym.exp(0.1 * x),
+    "a variable": lambda x, size: x,
+    "blocked": lambda x, size: convolution(x, size, name="before"),
+    "groups": lambda x, size: convolution(x, size, num_group=size, name="before"),
+    "pooled": lambda x, size: mx.sym.Pooling(convolution(x, size, name="before"), kernel=(2, 2), pool_type="max"),
+    "summed": lambda x, size: convolution(x, size, name="before") + 2 * x,
+}
+READERS: dict[str, Callable[[Symbol], Symbol]] = {
+    "convolution": lambda y: convolution(y, 32, name="after"),
+    "groups": lambda y: mx.sym.Deconvolution(y, kernel=(2, 2), num_filter=16, name="after"),
+    "global pooling": lambda y: mx.sym.Pooling(mx.sym.Dropout(y, p=0.3), global_pool=True, pool_type="avg",
+                                               kernel=(1, 1)),
+    "two": lambda y: mx.sym.Group([convolution(y, 32, name="after"), mx.sym.tanh(y)]),
+    "nothing": lambda y: y,
+}  # fmt: skip
+
+
+def network(read: str, write: str, size: int) -> Symbol:
+    norm = mx.sym.BatchNorm(INPUTS[read](mx.sym.var("data"), size), fix_gamma=False, name="norm")
+    return READERS[write](mx.sym.Activation(norm, act_type="relu", name="act"))
+
+
+def trained(executor: mx.executor.Executor, steps: int = 2, modes: tuple[bool, bool] = (True, True)) -> list[Any]:
+    """Outputs, gradients and moving statistics after some steps in these modes of forward and backward."""
+    rng = np.random.RandomState(0)
+    for _, array in sorted(executor.arg_dict.items()):
+        array[:] = rng.normal(size=array.shape)
+    for array in executor.aux_arrays:
+        array[:] = 1
+    found = []
+    for _ in range(steps):
+        mx.random.seed(5)
+        executor.forward(is_train=modes[0])
+        executor.backward([mx.nd.array(rng.normal(size=out.shape)) for out in executor.outputs], is_train=modes[1])
+        arrays = (*executor.outputs, *filter(lambda array: array is not None, executor.grad_arrays))
+        found += [array.asnumpy() for array in (*arrays, *executor.aux_arrays)]
+    return found
+
+
+def backward(executor: mx.executor.Executor, gradient: mx.nd.NDArray) -> None:
+    executor.backward(gradient)
+    mx.nd.waitall()
+
+
+def assert_close(mine: list[Any], theirs: list[Any]) -> None:
+    assert len(mine) == len(theirs)
+    for x, y in zip(mine, theirs):
+        assert np.abs(x - y).max() <= TOLERANCE * max(1, np.abs(y).max())
+
+
+def fused(symbol: Symbol) -> Symbol:
+    """The symbol with its one BatchNorm and ReLU in one operator, whatever that costs."""
+    graph, setting = graph_of(symbol), Setting(onednn_norm=True)
+    assert install_hook() == ""
+    (fusion,) = (each for each in find(graph, setting=setting)[0] if each.pattern == "batch_norm_relu")
+    return symbol_of(fused_at(graph, (fusion.match_site,), True, setting))
+
+
+@pytest.mark.parametrize("size", [3, 8, 16, 17])
+@pytest.mark.parametrize("write", READERS)
+@pytest.mark.parametrize("read", INPUTS)
+def test_gradients_are_right_whatever_the_order(read: str, write: str, size: int) -> None:
+    symbol = network(read, write, size)
+    mine, stock = (each.simple_bind(mx.cpu(), data=(2, size, SIDE, SIDE)) for each in (fused(symbol), symbol))
+    assert_close(trained(mine), trained(stock))
+
+
+def test_mxnets_own_gradient_is_wrong_where_orders_differ() -> None:
+    """Else the hook would not be needed."""
+    assert install_hook() == ""
+    assert onednn_norms()
+    data = mx.sym.var("data")
+    stock = trained(network("a variable", "convolution", 16).simple_bind(mx.cpu(), data=(2, 16, SIDE, SIDE)))
+    for attrs, is_right in (({}, False), ({SIGNS_ATTRIBUTE: "True"}, True)):
+        norm = mx.sym.contrib.BatchNormWithReLU(data, fix_gamma=False, name="norm", attr=attrs)
+        found = trained(convolution(norm, 32, name="after").simple_bind(mx.cpu(), data=(2, 16, SIDE, SIDE)))
+        errors = [np.abs(x - y).max() / np.abs(y).max() for x, y in zip(found, stock)]
+        assert (max(errors) < TOLERANCE) == is_right
+        assert is_right or max(errors) > 0.1
+
+
+def test_input_that_changed_its_order_is_an_error() -> None:
+    """MXNet brings weights of inference passes into oneDNN's order where they stand."""
+    install_hook()
+    norm = mx.sym.contrib.BatchNormWithReLU(mx.sym.var("data"), name="norm", attr={SIGNS_ATTRIBUTE: "True"})
+    executor = norm.simple_bind(mx.cpu(), data=(16, 16, 3, 3))
+    executor.forward(is_train=True)
+    weight = executor.arg_dict["data"]
+    mx.nd.Convolution(mx.nd.ones((2, 16, 8, 8)), weight, kernel=(3, 3), num_filter=16, no_bias=True).wait_to_read()
+    with pytest.raises(mx.MXNetError, match="input of node 'norm_backward' is in another order than in the forward"):
+        backward(executor, mx.nd.ones((16, 16, 3, 3)))
+
+
+def blocks(count: int = 4) -> Symbol:
+    x = mx.sym.var("data")
+    for number in range(count):
+        norm = mx.sym.BatchNorm(convolution(x, 16, name=f"conv{number}"), fix_gamma=False, name=f"norm{number}")
+        x = mx.sym.Activation(norm, act_type="relu", name=f"act{number}")
+    return x
+
+
+def bound(on: bool, grad_req: Any = "write") -> mx.executor.Executor:
+    symbol = echo.optimize(blocks(), strict=True, max_overhead=None) if on else blocks()
+    executor = symbol.simple_bind(mx.cpu(), grad_req=grad_req, data=(2, 16, SIDE, SIDE))
+    assert not on or sum("WithReLU" in node.op for node in executor._applied.graph.nodes) == 4
+    return executor
+
+
+@pytest.mark.parametrize("modes", [(False, True), (True, False), (False, False), (True, True)])
+def test_executors_give_stock_gradients_in_all_modes(modes: tuple[bool, bool]) -> None:
+    """Outside of training, oneDNN writes no signs."""
+    assert_close(trained(bound(True), modes=modes), trained(bound(False), modes=modes))
+
+
+@pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
+def test_blocks_give_stock_gradients_when_recorded_in_inference(flags: dict[str, bool]) -> None:
+    def gradients(on: bool) -> list[Any]:
+        mx.random.seed(3)
+        net = nn.HybridSequential(prefix="net_")
+        for _ in range(4):
+            net.add(nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"))
+        net.initialize(mx.init.Xavier())
+        net.hybridize(**flags)
+        net = echo.optimize(net, strict=True, max_overhead=None) if on else net
+        found: list[Any] = []
+        for training in (True, False, True):
+            data = mx.nd.random.normal(shape=(2, 3, SIDE, SIDE))
+            with autograd.record(train_mode=training):
+                out = (net(data) ** 2).sum()
+            out.backward(train_mode=training)
+            parameters = net.collect_params().values()
+            found += [array.asnumpy() for array in (out, *(p.grad() for p in parameters if p.grad_req != "null"))]
+        assert not on or any(plan.fused for plan in net._cached_op.plans.values())
+        return found
+
+    assert_close(gradients(True), gradients(False))
+
+
+@pytest.mark.parametrize("grad_req", ["add", {"data": "null", "conv0_weight": "write", "norm2_gamma": "add"}])
+def test_other_gradient_requests_give_stock_gradients(grad_req: Any) -> None:
+    mine, stock = (bound(on, grad_req) for on in (True, False))
+    for each in (mine, stock):
+        trained(each)
+    for name, gradient in stock.grad_dict.items():
+        if gradient is not None:
+            assert_close([mine.grad_dict[name].asnumpy()], [gradient.asnumpy()])
