@@ -155,7 +155,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_LIGHT.having(rewrites=True, train_mode_sensitive=unless_set("use_global_stats"),
              exempt_from_write_check={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True,
              layout=_HANDS_ON), "BatchNorm"),
-    (_LIGHT.having(rewrites=True, train_mode_sensitive=ALWAYS, training_outputs=True, every_output=True, needs_cpu=True,
+    (_LIGHT.having(rewrites=True, train_mode_sensitive=ALWAYS, training_outputs=True, every_output=True,
              outputs=4, exempt_from_write_check={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True,
              layout=_HANDS_ON), "_contrib_BatchNormWithReLU"),
     (_READER.having(layout=_BY_ONEDNN), "amp_cast amp_multicast"),

@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Entry
-from echo.ir.op_spec import is_true
+from echo.ir.op_spec import SIGNS_ATTRIBUTE, is_true
 from echo.ir.ops import spec
 from echo.system.process import SLOTS
 
@@ -214,6 +214,8 @@ def why_not_recomputable(node: TrainingNode, device: str, hook: bool) -> str:
         return why_not_dropout(node.attrs)
     if node.random or facts.random.draws(node.attrs):
         return f"{node.op} draws random numbers here"
+    if facts.safety.training_outputs and SIGNS_ATTRIBUTE not in node.attrs:
+        return f"{node.op} keeps signs in the order of its input, and its gradient looks for no other order"
     if node.mutates and not facts.safety.rewrites:
         return f"{node.op} writes into its input"
     return ""

@@ -7,6 +7,7 @@ from typing import Any
 
 import mxnet as mx
 
+from echo.ir.op_spec import SIGNS_ATTRIBUTE
 from echo.ir.training_node import TrainingNode
 from tests.support.cases import case_of, recomputable_outputs
 from tests.support.numpy_builds import NUMPY_BUILDS, NUMPY_HEAVY_BUILDS
@@ -158,7 +159,9 @@ LIGHT_BUILDS: dict[str, Build] = {
     "SoftmaxActivation": unary(mx.sym.SoftmaxActivation),
     "LayerNorm": unary(mx.sym.LayerNorm),
     "BatchNorm": image(mx.sym.BatchNorm, fix_gamma=False),
-    "_contrib_BatchNormWithReLU": image(mx.sym.contrib.BatchNormWithReLU, fix_gamma=False),
+    "_contrib_BatchNormWithReLU": image(
+        mx.sym.contrib.BatchNormWithReLU, fix_gamma=False, attr={SIGNS_ATTRIBUTE: "True"}
+    ),
     "InstanceNorm": image(mx.sym.InstanceNorm),
     "L2Normalization": unary(mx.sym.L2Normalization),
     "sum": unary(mx.sym.sum, axis=1, keepdims=True),

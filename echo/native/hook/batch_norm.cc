@@ -1,8 +1,9 @@
-// MXNet's BatchNorm with a ReLU keeps the signs of what it normalizes as bits, in the order in which oneDNN has its input.
-// Its gradient takes them for signs in the order of the output's gradient: where one of the two is blocked and the other
-// is not, it is wrong, and where both are blocked in two ways, it fails. For the nodes of plans, the output's gradient is
-// made plain first, which MXNet then brings into the input's order; the order of the forward pass is noted after the
-// signs, for which MXNet allocates 32 times the bytes that they take.
+// MXNet's BatchNorm with a ReLU keeps the signs of what it normalizes as bits, in the order in which oneDNN has its input
+// in the forward pass. Its gradient takes them for signs in the order that the input has then, or the output's gradient:
+// where these differ, it is wrong, or it fails. An input may change its order in between, as where a Reshape works in
+// place over it. For the nodes of plans, the order is noted after the signs, for which MXNet allocates at least twice
+// the bytes that they take; the gradient then reads the input in that order, and the output's gradient in that one or
+// plain.
 #include "batch_norm.h"
 
 #include <cstring>
@@ -19,7 +20,7 @@ namespace {
 const char kForward[] = "_contrib_BatchNormWithReLU";
 const char kBackward[] = "_backward_contrib_BatchNormWithReLU";
 const char kCompute[] = "FComputeEx<cpu>";
-const char kSignsAttribute[] = "__echo_signs__";
+constexpr std::size_t kLeastBytes = 2048;  // of an input: what is noted takes less than half of it
 constexpr std::size_t kInputs = 5, kOutputs = 4, kGradientInputs = 9;
 constexpr std::size_t kSigns = 3, kGradient = 0, kInput = 3, kGradientSigns = 8;  // positions among these
 constexpr int kAxes = 12;
@@ -29,7 +30,7 @@ struct RawArrays {
   const char *first, *end, *capacity;
 };
 
-struct RawMemoryDesc {  // dnnl_memory_desc_t, up to the description of its blocks
+struct RawMemoryDesc {  // dnnl_memory_desc_t
   std::int32_t ndim;
   std::int64_t shape[kAxes];
   std::int32_t type;
@@ -38,15 +39,45 @@ struct RawMemoryDesc {  // dnnl_memory_desc_t, up to the description of its bloc
   std::int64_t strides[kAxes];
   std::int32_t block_count;
   std::int64_t blocks[kAxes], block_axes[kAxes];
+  unsigned char rest[80];
 };
-static_assert(sizeof(RawMemoryDesc) == 616, "dnnl_memory_desc_t");
+static_assert(sizeof(RawMemoryDesc) == 696, "dnnl_memory_desc_t");
 
 struct RawOrdered {  // mxnet::MKLDNNMemory
   std::shared_ptr<void> memory;
   RawMemoryDesc desc;
 };
 
-using Invoker = void (*)(const void* functor, const RawAttrs&, const void* context, const RawArrays& inputs,
+// The order in which an array has its elements. MXNet's plain operators leave the description of an earlier array.
+struct Order {
+  std::int64_t is_plain;
+  RawMemoryDesc desc;  // if it is not plain
+
+  explicit Order(const RawArray& array) : is_plain(1), desc{} {
+    const auto* ordered = static_cast<const RawOrdered*>(array.chunk->layout);
+    if (!ordered) return;
+    for (int axis = 1; axis < ordered->desc.ndim; ++axis)
+      if (ordered->desc.strides[axis - 1] < ordered->desc.strides[axis]) is_plain = 0;
+    if (ordered->desc.block_count) is_plain = 0;
+    if (!is_plain) desc = ordered->desc;
+  }
+
+  bool operator==(const Order& other) const {
+    if (is_plain || other.is_plain) return is_plain == other.is_plain;
+    auto same = [](const std::int64_t* mine, const std::int64_t* theirs, int count) {
+      return std::equal(mine, mine + count, theirs);
+    };
+    return desc.ndim == other.desc.ndim && same(desc.strides, other.desc.strides, desc.ndim) &&
+           desc.block_count == other.desc.block_count && same(desc.blocks, other.desc.blocks, desc.block_count) &&
+           same(desc.block_axes, other.desc.block_axes, desc.block_count);
+  }
+};
+
+struct RawContext {  // mxnet::OpContext, up to its mode
+  bool needs_gradient, is_training;
+};
+
+using Invoker = void (*)(const void* functor, const RawAttrs&, const RawContext&, const RawArrays& inputs,
                          const void* requests, const RawArrays& outputs);
 
 Invoker g_forward = nullptr, g_backward = nullptr;
@@ -56,76 +87,80 @@ const RawArray& at(const RawArrays& arrays, std::size_t position, std::size_t co
   return *reinterpret_cast<const RawArray*>(arrays.first + position * size);
 }
 
-using Order = std::vector<std::int64_t>;  // strides, then blocks with their axes
+// What is noted at the end of the signs.
+struct Note {
+  std::uint64_t is_written;
+  Order order;
+};
+constexpr std::uint64_t kWritten = 0x6563686f7369676e;  // "echosign"
+static_assert(2 * sizeof(Note) < kLeastBytes, "the signs need the rest");
 
-Order plain_order(const RawArray& array) {
-  Order order(array.shape.ndim, 1);
-  for (int axis = array.shape.ndim - 1; axis > 0; --axis) order[axis - 1] = order[axis] * array.shape.begin()[axis];
-  return order;
+Note* note_of(const RawAttrs& attrs, const RawArray& signs) {
+  const std::size_t bytes = bytes_of(signs);
+  if (bytes < kLeastBytes)
+    throw std::runtime_error("echo: node '" + attrs.name + "': expected an input of " + std::to_string(kLeastBytes) +
+                             " bytes or more, got " + std::to_string(bytes));
+  return reinterpret_cast<Note*>(static_cast<char*>(signs.chunk->data) + signs.byte_offset + bytes - sizeof(Note));
 }
 
-Order order_of(const RawArray& array) {
-  const auto* ordered = static_cast<const RawOrdered*>(array.chunk->layout);
-  if (!ordered) return plain_order(array);
-  const RawMemoryDesc& desc = ordered->desc;
-  Order order(desc.strides, desc.strides + desc.ndim);
-  for (int i = 0; i < desc.block_count; ++i) order.insert(order.end(), {desc.blocks[i], desc.block_axes[i]});
-  return order;
-}
-
-std::uint64_t number_of(const Order& order) {
-  std::uint64_t number = 14695981039346656037U;  // FNV-1a
-  for (const std::int64_t each : order) number = (number ^ static_cast<std::uint64_t>(each)) * 1099511628211U;
-  return number;
-}
-
-char* end_of(const RawArray& signs) {
-  return static_cast<char*>(signs.chunk->data) + signs.byte_offset + bytes_of(signs);
-}
-
-void forward(const void* functor, const RawAttrs& attrs, const void* context, const RawArrays& inputs,
+void forward(const void* functor, const RawAttrs& attrs, const RawContext& context, const RawArrays& inputs,
              const void* requests, const RawArrays& outputs) {
   g_forward(functor, attrs, context, inputs, requests, outputs);
   if (!map_find<std::string>(attrs.dict, kSignsAttribute)) return;
-  const std::uint64_t order = number_of(order_of(at(inputs, 0, kInputs)));
-  std::memcpy(end_of(at(outputs, kSigns, kOutputs)) - sizeof order, &order, sizeof order);
+  const Note note{context.is_training ? kWritten : 0, Order(at(inputs, 0, kInputs))};
+  std::memcpy(note_of(attrs, at(outputs, kSigns, kOutputs)), &note, sizeof note);
 }
 
-// The inputs of a gradient with another array instead of the first. MXNet's functions read them, and copy what they keep.
-class Replaced {
+// The inputs of a gradient, some of them copied into another order. MXNet's functions copy what they keep of them.
+class Reordered {
  public:
-  explicit Replaced(const RawArrays& arrays) : bytes_(arrays.first, arrays.end) {
-    api().plain_array(bytes_.data(), reinterpret_cast<const RawArray*>(arrays.first));
+  explicit Reordered(const RawArrays& arrays) : original_(arrays), bytes_(arrays.first, arrays.end) {}
+  ~Reordered() {
+    for (const std::size_t position : made_) api().destroy_array(slot(position));
   }
-  ~Replaced() { api().destroy_array(bytes_.data()); }
-  Replaced(const Replaced&) = delete;
-  Replaced& operator=(const Replaced&) = delete;
+  Reordered(const Reordered&) = delete;
+  Reordered& operator=(const Reordered&) = delete;
+
+  void bring(std::size_t position, const Order& order) {
+    const RawArray& array = at(original_, position, kGradientInputs);
+    if (order.is_plain) {
+      api().plain_array(slot(position), &array);
+    } else {
+      api().new_array(slot(position), &order.desc);
+      api().copy_array(slot(position), api().memory_of(&array));
+    }
+    made_.push_back(position);
+  }
   RawArrays arrays() const { return {bytes_.data(), bytes_.data() + bytes_.size(), bytes_.data() + bytes_.size()}; }
 
  private:
+  void* slot(std::size_t position) { return bytes_.data() + position * (bytes_.size() / kGradientInputs); }
+
+  RawArrays original_;
   std::vector<char> bytes_;
+  std::vector<std::size_t> made_;
 };
 
-void backward(const void* functor, const RawAttrs& attrs, const void* context, const RawArrays& inputs,
+void backward(const void* functor, const RawAttrs& attrs, const RawContext& context, const RawArrays& inputs,
               const void* requests, const RawArrays& outputs) {
   if (!map_find<std::string>(attrs.dict, kSignsAttribute)) {
     g_backward(functor, attrs, context, inputs, requests, outputs);
     return;
   }
-  const Order order = order_of(at(inputs, kInput, kGradientInputs));
-  std::uint64_t noted = 0;
-  std::memcpy(&noted, end_of(at(inputs, kGradientSigns, kGradientInputs)) - sizeof noted, sizeof noted);
-  if (noted != number_of(order))
-    throw std::runtime_error("echo: the input of node '" + attrs.name +
-                             "' is in another order than in the forward pass, please report it (fuse=False avoids it)");
-  const RawArray& gradient = at(inputs, kGradient, kGradientInputs);
-  const Order gradient_order = order_of(gradient);
-  if (gradient_order == order || gradient_order == plain_order(gradient)) {
-    g_backward(functor, attrs, context, inputs, requests, outputs);
-    return;
+  const Order input(at(inputs, kInput, kGradientInputs)), gradient(at(inputs, kGradient, kGradientInputs));
+  Note note{0, input};
+  std::memcpy(&note, note_of(attrs, at(inputs, kGradientSigns, kGradientInputs)), sizeof note);
+  if (note.is_written != kWritten)
+    throw std::runtime_error("echo: node '" + attrs.name + "': no forward pass in training wrote its signs");
+  const Order& noted = note.order;
+  Reordered reordered(inputs);
+  if (!(input == noted)) reordered.bring(kInput, noted);
+  if (!gradient.is_plain && !(gradient == noted)) {
+    Order plain = gradient;
+    plain.is_plain = 1;
+    reordered.bring(kGradient, plain);  // MXNet then brings it into the input's
   }
-  const Replaced replaced(inputs);
-  const RawArrays arrays = replaced.arrays();
+  const RawArrays arrays = reordered.arrays();
   g_backward(functor, attrs, context, arrays, requests, outputs);
 }
 
@@ -150,6 +185,7 @@ void unwrap(const char* name, Invoker replacement, Invoker original) {
 }  // namespace
 
 void wrap_batch_norm() {
+  if (!api().plain_array) return;  // a build without oneDNN
   wrap(kForward, forward, &g_forward);
   wrap(kBackward, backward, &g_backward);
 }

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <unordered_set>
 
+#include "batch_norm.h"
 #include "mxnet_api.h"
 
 namespace echo {
@@ -49,8 +50,8 @@ std::string why_not_again(const RawNode& node) {
   const std::string& op = node.attrs.op->name;
   if (op == "Dropout" && !has_mask(node)) return "has no mask of its input's shape";
   if (op != "Dropout" && is_random(node.attrs)) return "draws random numbers";
-  const bool in_backward = op == "BatchNorm" || op == "_contrib_BatchNormWithReLU";  // on CPUs, or see copy_node
-  if (!in_backward && mutates(node.attrs)) return "writes into its inputs";
+  const bool has_order = map_find<std::string>(node.attrs.dict, kSignsAttribute) != nullptr;
+  if (op != "BatchNorm" && !has_order && mutates(node.attrs)) return "writes into its inputs";
   return allowed().again.count(op) ? "" : "is not known to be safe to run twice";
 }
 

@@ -29,10 +29,13 @@ bool load_api(void* lib, MxnetApi* out, std::string* missing) {
   ok &= resolve(lib, "_ZNK4nnvm5Graph13indexed_graphEv", &out->indexed_graph, missing);
   ok &= resolve(lib, "NNSymbolCreateAtomicSymbol", &out->new_symbol, missing);
   ok &= resolve(lib, "NNSymbolFree", &out->free_symbol, missing);
-  // a GPU build without oneDNN has no orders to make plain, and no operator that needs it
-  std::string optional;
-  resolve(lib, "_ZNK5mxnet7NDArray15Reorder2DefaultEv", &out->plain_array, &optional);
   ok &= resolve(lib, "_ZN5mxnet7NDArrayD1Ev", &out->destroy_array, missing);
+  std::string without_onednn;
+  bool onednn = resolve(lib, "_ZNK5mxnet7NDArray15Reorder2DefaultEv", &out->plain_array, &without_onednn);
+  onednn &= resolve(lib, "_ZNK5mxnet7NDArray13GetMKLDNNDataEv", &out->memory_of, &without_onednn);
+  onednn &= resolve(lib, "_ZN5mxnet7NDArrayC1ERKN4dnnl6memory4descE", &out->new_array, &without_onednn);
+  onednn &= resolve(lib, "_ZN5mxnet7NDArray8CopyFromERKN4dnnl6memoryE", &out->copy_array, &without_onednn);
+  if (!onednn) out->plain_array = nullptr;
   if (ok) g_api = *out;
   return ok;
 }

@@ -18,8 +18,12 @@ struct MxnetApi {
   const RawIndexedGraph* (*indexed_graph)(const RawGraph*);
   int (*new_symbol)(const RawOp*, std::uint32_t count, const char** keys, const char** values, RawSymbol** symbol);
   int (*free_symbol)(RawSymbol*);
-  void (*plain_array)(void* result, const RawArray* array);  // NDArray::Reorder2Default, which gives itself or a copy
-  void (*destroy_array)(void*);
+  // nullptr in a build without oneDNN
+  void (*plain_array)(void* result, const RawArray* array);     // NDArray::Reorder2Default
+  const void* (*memory_of)(const RawArray* array);              // NDArray::GetMKLDNNData
+  void (*new_array)(void* result, const void* memory_desc);     // NDArray(const dnnl::memory::desc&)
+  void (*copy_array)(void* array, const void* memory);          // NDArray::CopyFrom(const dnnl::memory&)
+  void (*destroy_array)(void* array);
 };
 
 // Fills the table from an already loaded libmxnet; on failure returns false and names the missing symbol in *missing.
@@ -51,9 +55,9 @@ static_assert(sizeof(RawFunction) == sizeof(InplaceOption), "std::function");
 // The function of an attribute for the operator of this number; nullptr where it has none.
 const RawFunction* function_of(const char* attribute, std::size_t op);
 
-bool is_random(const RawAttrs& attrs);  // asks MXNet for random numbers, Dropout included
+bool is_random(const RawAttrs& attrs);    // asks MXNet for random numbers, Dropout included
 bool is_stateful(const RawAttrs& attrs);  // keeps a state object between forward and backward
-bool mutates(const RawAttrs& attrs);  // writes into one of its inputs (BatchNorm's moving statistics)
+bool mutates(const RawAttrs& attrs);      // writes into one of its inputs (BatchNorm's moving statistics)
 std::vector<std::uint32_t> shape_only_inputs(const RawAttrs& attrs);  // read for their shape only
 
 }  // namespace echo

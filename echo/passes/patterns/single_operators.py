@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.graph import Entry, Node, fused_node, walk
 from echo.ir.op_spec import SIGNS_ATTRIBUTE, is_true
+from echo.ir.ops import spec
 from echo.ir.training_node import why_not_dropout
 from echo.passes.patterns.graph_view import ACTIVATED, Fusion, Pattern, View, local
 
@@ -81,10 +82,11 @@ def match_batch_norm_relu(view: View, number: int) -> Fusion | str | None:
     norm = view.node(normalized)
     if norm.attrs.get("axis", "1") != "1":
         return f"a BatchNorm over axis {norm.attrs['axis']}: expected axis 1"
-    replaced = frozenset({number, normalized.node})
+    replaced, x, gamma = frozenset({number, normalized.node}), *norm.inputs[:2]
+    if not _keeps_order(view, x):
+        return f"operators that are not oneDNN's compute or read the input of {norm.name!r}"
     if normalized.index or is_true(norm.attrs, "output_mean_var") or view.read_outside(replaced, (output,)):
         return f"{norm.name!r} is read by others than the ReLU"
-    x, gamma, *_ = norm.inputs
     attrs = {**norm.attrs, SIGNS_ATTRIBUTE: "True"}
     return Fusion(
         pattern=BATCH_NORM_RELU.name,
@@ -95,9 +97,27 @@ def match_batch_norm_relu(view: View, number: int) -> Fusion | str | None:
         shapes={x: "N,C,Y,X", gamma: "C"},
         shape_source=x,
         label="a BatchNorm with its ReLU",
-        min_bytes=(x, 1 << 8),
+        min_bytes=(x, 1 << 11),  # less has no room for what the hook notes after the signs
         dtypes=("float32",),
     )
+
+
+def _keeps_order(view: View, entry: Entry) -> bool:
+    """Whether an array comes in oneDNN's order from convolutions, and nothing that reads it brings it into another.
+
+    A plain array would have the gradient in another order than MXNet's own, and so other last bits. A Reshape makes an
+    array plain where it is.
+    """
+    nodes = view.graph.nodes
+
+    def above(number: int) -> list[int]:
+        facts = spec(nodes[number].op)
+        inputs = nodes[number].inputs[:1] if facts.cost.has_parameters else nodes[number].inputs
+        return [] if facts.layout.source else [each.node for each in inputs]
+
+    numbers = [*view.readers[entry], *walk([entry.node], above)]
+    layouts = (spec(nodes[number].op).layout for number in numbers)
+    return min(numbers) >= 0 and all(layout.source or layout.propagates_layout for layout in layouts)
 
 
 BATCH_NORM_RELU = Pattern(

@@ -8,30 +8,51 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.ir.graph import Entry, Setting
+from echo.ir.graph import Setting
 from echo.ir.training_node import FLAGS, TensorType
 from echo.passes.patterns.apply import find, fusion_blocker
 from echo.passes.patterns.single_operators import BATCH_NORM_RELU
-from tests.passes.patterns.near_misses import Miss, Symbol, assert_missed, assert_nothing, found_in, var
+from tests.passes.patterns.near_misses import Miss, Symbol, assert_missed, assert_nothing, found_in, same, var
+
+ORDER = "operators that are not oneDNN's compute or read the input of 'norm'"
+Use = Callable[[Symbol, Symbol, Symbol], Symbol]  # of the ReLU, the norm, and its input
+
+
+def convolution(x: Symbol, name: str) -> Symbol:
+    return mx.sym.Convolution(x, kernel=(1, 1), num_filter=3, name=name)
 
 
 def rectified(
-    act: str = "relu", use: Callable[[Symbol, Symbol], Symbol] = lambda y, norm: mx.sym.sum(y), **attrs: Any
+    act: str = "relu", use: Use = lambda y, *_: y, read: Callable[[Symbol], Symbol] = same, **attrs: Any
 ) -> Symbol:
-    norm = mx.sym.BatchNorm(var("x"), name="norm", **attrs)
-    return use(mx.sym.Activation(norm[0], act_type=act, name="act"), norm)
+    x = read(convolution(var("data"), "conv"))
+    norm = mx.sym.BatchNorm(x, name="norm", **attrs)
+    y = mx.sym.Activation(norm[0], act_type=act, name="act")
+    return convolution(use(y, norm, x), "last")
+
+
+def with_head(find_head: Callable[[Symbol], str]) -> Symbol:
+    symbol = rectified()
+    return mx.sym.Group([symbol, symbol.get_internals()[find_head(symbol)]])
 
 
 MISSES: dict[str, Miss] = {
     "another axis": (lambda: rectified(axis=3), "a BatchNorm over axis 3: expected axis 1"),
+    "a plain input": (lambda: rectified(read=mx.sym.exp), ORDER),
+    "a sum with a plain array": (lambda: rectified(read=lambda x: x + mx.sym.exp(x)), ORDER),
+    "an input that is seen in another shape": (
+        lambda: rectified(use=lambda y, norm, x: mx.sym.broadcast_add(y, mx.sym.reshape_like(mx.sym.Flatten(x), y))),
+        ORDER,
+    ),
+    "an input that the user reads": (lambda: with_head(lambda _: "conv_output"), ORDER),
     "a norm that is added to its ReLU": (
-        lambda: rectified(use=lambda y, norm: y + norm), "'norm' is read by others than the ReLU"
+        lambda: rectified(use=lambda y, norm, x: y + norm), "'norm' is read by others than the ReLU"
     ),
     "a norm that the user reads": (
-        lambda: rectified(use=lambda y, norm: mx.sym.Group([y, norm])), "'norm' is read by others than the ReLU"
+        lambda: with_head(lambda _: "norm_output"), "'norm' is read by others than the ReLU"
     ),
     "a norm whose mean is read": (
-        lambda: rectified(output_mean_var=True, use=lambda y, norm: mx.sym.Group([y, norm[1]])),
+        lambda: rectified(output_mean_var=True, use=lambda y, norm, x: mx.sym.broadcast_add(y, norm[1])),
         "'norm' is read by others than the ReLU",
     ),
 }  # fmt: skip
@@ -42,13 +63,21 @@ def test_near_misses_say_why(name: str) -> None:
     assert_missed(MISSES[name])
 
 
-@pytest.mark.parametrize("attrs", [{}, {"fix_gamma": False}, {"use_global_stats": True}, {"eps": 1e-5, "axis": 1}])
-def test_batch_norm_with_its_relu_is_found(attrs: dict[str, Any]) -> None:
-    assert BATCH_NORM_RELU.name in found_in(lambda: rectified(**attrs))[0]
+FOUND: dict[str, Callable[[], Symbol]] = {
+    "after a convolution": rectified,
+    "with gamma": lambda: rectified(fix_gamma=False),
+    "with moving statistics": lambda: rectified(use_global_stats=True),
+    "with attributes": lambda: rectified(eps=1e-5, axis=1),
+    "after pooling": lambda: rectified(read=lambda x: mx.sym.Pooling(x, kernel=(2, 2))),
+    "after a shortcut": lambda: rectified(read=lambda x: x + convolution(x, "other")),
+    "next to a shortcut": lambda: rectified(use=lambda y, norm, x: y + x),
+    "with the operator": lambda: convolution(mx.sym.relu(mx.sym.BatchNorm(convolution(var("x"), "conv"))), "last"),
+}
 
 
-def test_relu_operator_is_found() -> None:
-    assert BATCH_NORM_RELU.name in found_in(lambda: mx.sym.relu(mx.sym.BatchNorm(var("x"))))[0]
+@pytest.mark.parametrize("name", FOUND)
+def test_batch_norm_with_its_relu_is_found(name: str) -> None:
+    assert found_in(FOUND[name])[0] == [BATCH_NORM_RELU.name]
 
 
 def test_other_activations_are_no_relu() -> None:
@@ -61,14 +90,14 @@ def test_nothing_is_found_without_onednn() -> None:
 
 
 @pytest.mark.parametrize(("shape", "dtype", "reason"), [
-    ((2, 3, 4, 4), "float32", ""),
-    ((2, 3, 24), "float32", "expected shape (N,C,Y,X), got (2, 3, 24)"),
-    ((2, 3, 4, 4, 4), "float32", "expected shape (N,C,Y,X), got (2, 3, 4, 4, 4)"),
-    ((2, 3, 4, 4), "float64", "expected arrays of one type, float32, got float64"),
-    ((2, 3, 2, 2), "float32", "too small: 96 bytes, expected 256 or more"),
+    ((2, 3, 32, 32), "float32", ""),
+    ((2, 3, 1024), "float32", "expected shape (N,C,Y,X), got (2, 3, 1024)"),
+    ((2, 3, 4, 4, 64), "float32", "expected shape (N,C,Y,X), got (2, 3, 4, 4, 64)"),
+    ((2, 3, 32, 32), "float64", "expected arrays of one type, float32, got float64"),
+    ((2, 3, 4, 4), "float32", "too small: 384 bytes, expected 2,048 or more"),
 ])  # fmt: skip
 def test_shape_and_type_decide(shape: tuple[int, ...], dtype: str, reason: str) -> None:
-    graph = graph_of(rectified())
-    (fusion,), _ = find(graph, setting=Setting(onednn_norm=True))
-    types = {entry: TensorType(shape if entry == Entry(0) else shape[1:2], FLAGS[dtype]) for entry in fusion.shapes}
+    (fusion,), _ = find(graph_of(rectified()), setting=Setting(onednn_norm=True))
+    x, gamma = fusion.shapes
+    types = {x: TensorType(shape, FLAGS[dtype]), gamma: TensorType(shape[1:2], FLAGS[dtype])}
     assert fusion_blocker(fusion, types) == reason
