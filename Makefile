@@ -62,7 +62,7 @@ RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_con
 # A test takes one processor; the binds of a file serve all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
-# Which part of the slow tests `make test-slow` runs, as 0/4.
+# Which part of the slow tests `make test-slow` runs, as 0/6.
 PART ?=
 
 # Tests that `make coverage` runs instead of the quick ones.
@@ -104,7 +104,7 @@ test: $(INSTALLED) $(PTX)  ## run the tests, but for the slow ones and those tha
 	@echo "== tests"
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not gpu"
 
-test-slow: $(INSTALLED) $(PTX)  ## run the slow tests, but for those that need a GPU (or PART=0/4, the first of four parts of them)
+test-slow: $(INSTALLED) $(PTX)  ## run the slow tests, but for those that need a GPU (or PART=0/6, the first of six parts of them)
 	@echo "== slow tests$(if $(PART), PART=$(PART))"
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu" $(if $(PART),--part $(PART))
 

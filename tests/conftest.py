@@ -10,7 +10,7 @@ from typing import Iterator
 import pytest
 
 from echo.plans.variables import DEBUG_VARIABLE
-from tests.support.parts import is_slow, mark_slow, name_of, share
+from tests.support.parts import is_slow, mark_slow, share
 
 # `make test-torch` has no MXNet: its tests need none of these fixtures.
 TOPICS = ("golden", "isolation", "planning") if importlib.util.find_spec("mxnet") else ()
@@ -20,7 +20,7 @@ os.environ[DEBUG_VARIABLE] = "check"  # also for the processes that tests start
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests got into tests/golden/")
-    parser.addoption("--part", metavar="K/N", help="of tests with many slow cases each N-th alone, from the K-th on")
+    parser.addoption("--part", metavar="K/N", help="each N-th slow case alone, from the K-th on")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -40,4 +40,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = config.getoption("--part")
     if part:
         first, step = map(int, part.split("/"))
-        items[:] = share([(item, name_of(item), is_slow(item)) for item in items], first, step)
+        items[:] = share([(item, is_slow(item)) for item in items], first, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Sequence, TypeVar
 
@@ -30,19 +31,12 @@ def is_slow(item: pytest.Item) -> bool:
     return item.get_closest_marker("slow") is not None
 
 
-def share(items: Sequence[tuple[T, str, bool]], first: int, step: int) -> list[T]:
+def share(items: Sequence[tuple[T, bool]], first: int, step: int) -> list[T]:
     """One of ``step`` parts of the slow cases; together they are all of them.
 
     Args:
-        items: each with the name of its test, and whether it is slow. Those that are not are in every part, and so are
-            all cases of a test with less than ``step`` slow ones.
+        items: each with whether it is slow. Those that are not are in every part.
         first: the number of the part; beyond ``step`` it begins again.
     """
-    counts = Counter(name for _, name, slow in items if slow)
-    seen: Counter[str] = Counter()
-    left = []
-    for item, name, slow in items:
-        if not slow or counts[name] < step or seen[name] % step == first % step:
-            left.append(item)
-        seen[name] += slow
-    return left
+    numbers = itertools.count(-first)
+    return [item for item, slow in items if not slow or next(numbers) % step == 0]
