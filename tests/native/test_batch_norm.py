@@ -125,11 +125,21 @@ def test_mxnets_own_gradient_is_wrong_where_orders_differ() -> None:
         assert is_right or max(errors) > 0.1
 
 
-def test_small_input_is_an_error() -> None:
-    """There is no room for a note on its order."""
-    executor = rectified(mx.sym.var("data"), True).simple_bind(mx.cpu(), data=(2, 3, 4, 4))
-    with pytest.raises(mx.MXNetError, match="'norm': expected an input of 2048 bytes or more, got 384"):
-        executor.forward(is_train=True)[0].wait_to_read()
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 1, 3, 5), (1, 3, 2, 2), (2, 17, 1, 1), (3, 16, 2, 2)])
+def test_small_arrays_have_room_for_the_signs(shape: tuple[int, ...]) -> None:
+    mine, stock = (rectified(mx.sym.var("data"), fused).simple_bind(mx.cpu(), data=shape) for fused in (True, False))
+    assert_close(trained(mine), trained(stock))
+
+
+def test_signs_of_marked_nodes_take_a_byte_for_each_element() -> None:
+    def bytes_of(**attrs: str) -> int:
+        norm = mx.sym.contrib.BatchNormWithReLU(mx.sym.var("data"), name="norm", attr=attrs)
+        executor = norm.simple_bind(mx.cpu(), data=(8, 64, 32, 32), grad_req="null")
+        return int(executor.debug_str().split("Total ")[1].split()[0])
+
+    output = 8 * 64 * 32 * 32 * 4 >> 20
+    assert bytes_of() == 2 * output
+    assert bytes_of(**{SIGNS_ATTRIBUTE: "True"}) == output + output // 4
 
 
 def test_backward_without_a_forward_pass_in_training_is_an_error() -> None:

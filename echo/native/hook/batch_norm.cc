@@ -6,6 +6,7 @@
 // plain.
 #include "batch_norm.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -20,10 +21,11 @@ namespace {
 const char kForward[] = "_contrib_BatchNormWithReLU";
 const char kBackward[] = "_backward_contrib_BatchNormWithReLU";
 const char kCompute[] = "FComputeEx<cpu>";
-constexpr std::size_t kLeastBytes = 2048;  // of an input: what is noted takes less than half of it
+const char kInferShape[] = "FInferShape";
 constexpr std::size_t kInputs = 5, kOutputs = 4, kGradientInputs = 9;
 constexpr std::size_t kSigns = 3, kGradient = 0, kInput = 3, kGradientSigns = 8;  // positions among these
 constexpr int kAxes = 12;
+constexpr std::int64_t kMostBlock = 16;  // channels in one of oneDNN's blocks
 
 // std::vector<mxnet::NDArray>, whose elements are longer than a RawArray.
 struct RawArrays {
@@ -80,7 +82,11 @@ struct RawContext {  // mxnet::OpContext, up to its mode
 using Invoker = void (*)(const void* functor, const RawAttrs&, const RawContext&, const RawArrays& inputs,
                          const void* requests, const RawArrays& outputs);
 
+using ShapeInvoker = bool (*)(const void* functor, const RawAttrs&, std::vector<RawShape>* inputs,
+                              std::vector<RawShape>* outputs);
+
 Invoker g_forward = nullptr, g_backward = nullptr;
+ShapeInvoker g_infer_shape = nullptr;
 
 const RawArray& at(const RawArrays& arrays, std::size_t position, std::size_t count) {
   const std::size_t size = (arrays.end - arrays.first) / count;
@@ -93,22 +99,36 @@ struct Note {
   Order order;
 };
 constexpr std::uint64_t kWritten = 0x6563686f7369676e;  // "echosign"
-static_assert(2 * sizeof(Note) < kLeastBytes, "the signs need the rest");
 
-Note* note_of(const RawAttrs& attrs, const RawArray& signs) {
-  const std::size_t bytes = bytes_of(signs);
-  if (bytes < kLeastBytes)
-    throw std::runtime_error("echo: node '" + attrs.name + "': expected an input of " + std::to_string(kLeastBytes) +
-                             " bytes or more, got " + std::to_string(bytes));
-  return reinterpret_cast<Note*>(static_cast<char*>(signs.chunk->data) + signs.byte_offset + bytes - sizeof(Note));
+Note* note_of(const RawArray& signs) {
+  return reinterpret_cast<Note*>(static_cast<char*>(signs.chunk->data) + signs.byte_offset + bytes_of(signs) -
+                                 sizeof(Note));
+}
+
+bool is_marked(const RawAttrs& attrs) { return map_find<std::string>(attrs.dict, kSignsAttribute) != nullptr; }
+
+// oneDNN keeps a bit or a byte for each element, those that fill up its blocks too.
+bool infer_shape(const void* functor, const RawAttrs& attrs, std::vector<RawShape>* inputs,
+                 std::vector<RawShape>* outputs) {
+  const bool is_known = g_infer_shape(functor, attrs, inputs, outputs);
+  if (!is_known || !is_marked(attrs)) return is_known;
+  const RawShape& shape = (*inputs)[0];
+  if (shape.ndim != 4) return is_known;
+  const std::int64_t* sizes = shape.begin();
+  const std::int64_t channels = std::min(4 * sizes[1], (sizes[1] + kMostBlock - 1) / kMostBlock * kMostBlock);
+  const std::int64_t bytes = sizes[0] * channels * sizes[2] * sizes[3];
+  RawShape* signs = &(*outputs)[kSigns];
+  signs->ndim = 1;
+  signs->stack[0] = (bytes + 8) / 8 * 2 + static_cast<std::int64_t>(sizeof(Note) / sizeof(float));
+  return is_known;
 }
 
 void forward(const void* functor, const RawAttrs& attrs, const RawContext& context, const RawArrays& inputs,
              const void* requests, const RawArrays& outputs) {
   g_forward(functor, attrs, context, inputs, requests, outputs);
-  if (!map_find<std::string>(attrs.dict, kSignsAttribute)) return;
+  if (!is_marked(attrs)) return;
   const Note note{context.is_training ? kWritten : 0, Order(at(inputs, 0, kInputs))};
-  std::memcpy(note_of(attrs, at(outputs, kSigns, kOutputs)), &note, sizeof note);
+  std::memcpy(note_of(at(outputs, kSigns, kOutputs)), &note, sizeof note);
 }
 
 // The inputs of a gradient, some of them copied into another order. MXNet's functions copy what they keep of them.
@@ -143,13 +163,13 @@ class Reordered {
 
 void backward(const void* functor, const RawAttrs& attrs, const RawContext& context, const RawArrays& inputs,
               const void* requests, const RawArrays& outputs) {
-  if (!map_find<std::string>(attrs.dict, kSignsAttribute)) {
+  if (!is_marked(attrs)) {
     g_backward(functor, attrs, context, inputs, requests, outputs);
     return;
   }
   const Order input(at(inputs, kInput, kGradientInputs)), gradient(at(inputs, kGradient, kGradientInputs));
   Note note{0, input};
-  std::memcpy(&note, note_of(attrs, at(inputs, kGradientSigns, kGradientInputs)), sizeof note);
+  std::memcpy(&note, note_of(at(inputs, kGradientSigns, kGradientInputs)), sizeof note);
   if (note.is_written != kWritten)
     throw std::runtime_error("echo: node '" + attrs.name + "': no forward pass in training wrote its signs");
   const Order& noted = note.order;
@@ -164,20 +184,18 @@ void backward(const void* functor, const RawAttrs& attrs, const RawContext& cont
   g_backward(functor, attrs, context, arrays, requests, outputs);
 }
 
-RawFunction* compute_of(const char* name) {
-  const RawOp* op = api().op_get(name);
-  return const_cast<RawFunction*>(function_of(kCompute, op->index));
-}
-
-void wrap(const char* name, Invoker replacement, Invoker* original) {
-  RawFunction* function = compute_of(name);
+template <typename Invoker>
+void wrap(const char* name, const char* attribute, Invoker replacement, Invoker* original) {
+  auto* function = const_cast<RawFunction*>(function_of(attribute, api().op_get(name)->index));
   if (!function || !function->manager) return;
   *original = reinterpret_cast<Invoker>(function->invoker);
   __atomic_store_n(&function->invoker, reinterpret_cast<void*>(replacement), __ATOMIC_SEQ_CST);
 }
 
-void unwrap(const char* name, Invoker replacement, Invoker original) {
-  RawFunction* function = original ? compute_of(name) : nullptr;
+template <typename Invoker>
+void unwrap(const char* name, const char* attribute, Invoker replacement, Invoker original) {
+  if (!original) return;
+  auto* function = const_cast<RawFunction*>(function_of(attribute, api().op_get(name)->index));
   if (function && function->invoker == reinterpret_cast<void*>(replacement))
     __atomic_store_n(&function->invoker, reinterpret_cast<void*>(original), __ATOMIC_SEQ_CST);
 }
@@ -186,13 +204,15 @@ void unwrap(const char* name, Invoker replacement, Invoker original) {
 
 void wrap_batch_norm() {
   if (!api().plain_array) return;  // a build without oneDNN
-  wrap(kForward, forward, &g_forward);
-  wrap(kBackward, backward, &g_backward);
+  wrap(kForward, kCompute, forward, &g_forward);
+  wrap(kBackward, kCompute, backward, &g_backward);
+  wrap(kForward, kInferShape, infer_shape, &g_infer_shape);
 }
 
 void unwrap_batch_norm() {
-  unwrap(kForward, forward, g_forward);
-  unwrap(kBackward, backward, g_backward);
+  unwrap(kForward, kInferShape, infer_shape, g_infer_shape);
+  unwrap(kForward, kCompute, forward, g_forward);
+  unwrap(kBackward, kCompute, backward, g_backward);
 }
 
 }  // namespace echo

@@ -53,7 +53,7 @@ LAYERS = [
     case("BatchNorm", "x w:12 w:12 a:12 a:12", fix_gamma=False),
     case("BatchNorm", "x:3x4x6 w:4 w:4 a:4 a:4", fix_gamma=False),
     case("BatchNorm_v1", f"{IMAGES} {STATES}", fix_gamma=False),
-    case("_contrib_BatchNormWithReLU", f"x:2xCx12x12 {STATES}", fix_gamma=False, **{SIGNS_ATTRIBUTE: True}),
+    case("_contrib_BatchNormWithReLU", f"{IMAGES} {STATES}", fix_gamma=False, **{SIGNS_ATTRIBUTE: True}),
     case("_contrib_SyncBatchNorm", "x:2x8x6x6 w:8 w:8 a:8 a:8", fix_gamma=False, key="audit", ndev=1),
     case("LayerNorm", "x w:12 w:12"), case("LayerNorm", "x:3x4x6 w:4 w:4", axis=1),
     case("LayerNorm", "x w:12 w:12", output_mean_var=True),

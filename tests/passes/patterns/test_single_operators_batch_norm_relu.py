@@ -94,7 +94,7 @@ def test_nothing_is_found_without_onednn() -> None:
     ((2, 3, 1024), "float32", "expected shape (N,C,Y,X), got (2, 3, 1024)"),
     ((2, 3, 4, 4, 64), "float32", "expected shape (N,C,Y,X), got (2, 3, 4, 4, 64)"),
     ((2, 3, 32, 32), "float64", "expected arrays of one type, float32, got float64"),
-    ((2, 3, 4, 4), "float32", "too small: 384 bytes, expected 2,048 or more"),
+    ((2, 3, 1, 1), "float32", ""),
 ])  # fmt: skip
 def test_shape_and_type_decide(shape: tuple[int, ...], dtype: str, reason: str) -> None:
     (fusion,), _ = find(graph_of(rectified()), setting=Setting(onednn_norm=True))
