@@ -106,7 +106,7 @@ def test_driver_finds_no_differences_and_writes_json(kind: str, tmp_path: Path) 
                           check=False, timeout=300)  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert f" {kind}: 0 differences" in done.stdout
-    assert json.loads(result.read_text())["outcomes"][kind]["same"] > 5
+    assert json.loads(result.read_text())["outcomes"][kind]["same"] >= 1
 
 
 @pytest.mark.slow
