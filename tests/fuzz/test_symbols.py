@@ -101,12 +101,12 @@ def _refused(seed: int) -> bool:
 @pytest.mark.parametrize("kind", ["symbols", "blocks"])
 def test_driver_finds_no_differences_and_writes_json(kind: str, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
-    command = [sys.executable, "-m", "fuzz", "--minutes", "0.2", "--kinds", kind, "--json", str(result)]
+    command = [sys.executable, "-m", "fuzz", "--minutes", "0.6", "--kinds", kind, "--json", str(result)]
     done = subprocess.run([*command, "--found", str(tmp_path / "found"), "--seed", "7"], capture_output=True, text=True,
                           check=False, timeout=300)  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert f" {kind}: 0 differences" in done.stdout
-    assert json.loads(result.read_text())["outcomes"][kind]["same"] >= 1
+    assert json.loads(result.read_text())["outcomes"][kind]["same"] > 5
 
 
 @pytest.mark.slow
