@@ -1,9 +1,8 @@
 // MXNet's BatchNorm with a ReLU keeps the signs of what it normalizes as bits, in the order in which oneDNN has its input
 // in the forward pass. Its gradient takes them for signs in the order that the input has then, or the output's gradient:
 // where these differ, it is wrong, or it fails. An input may change its order in between, as where a Reshape works in
-// place over it. For the nodes of plans, the order is noted after the signs, for which MXNet allocates at least twice
-// the bytes that they take; the gradient then reads the input in that order, and the output's gradient in that one or
-// plain.
+// place over it. For the nodes of plans, the order is noted after the signs; the gradient then reads the input in that
+// order, and the output's gradient in that one or plain. MXNet allocates a float for each sign, these nodes a byte.
 #include "batch_norm.h"
 
 #include <algorithm>
@@ -184,35 +183,23 @@ void backward(const void* functor, const RawAttrs& attrs, const RawContext& cont
   g_backward(functor, attrs, context, arrays, requests, outputs);
 }
 
-template <typename Invoker>
-void wrap(const char* name, const char* attribute, Invoker replacement, Invoker* original) {
-  auto* function = const_cast<RawFunction*>(function_of(attribute, api().op_get(name)->index));
-  if (!function || !function->manager) return;
-  *original = reinterpret_cast<Invoker>(function->invoker);
-  __atomic_store_n(&function->invoker, reinterpret_cast<void*>(replacement), __ATOMIC_SEQ_CST);
-}
-
-template <typename Invoker>
-void unwrap(const char* name, const char* attribute, Invoker replacement, Invoker original) {
-  if (!original) return;
-  auto* function = const_cast<RawFunction*>(function_of(attribute, api().op_get(name)->index));
-  if (function && function->invoker == reinterpret_cast<void*>(replacement))
-    __atomic_store_n(&function->invoker, reinterpret_cast<void*>(original), __ATOMIC_SEQ_CST);
+const RawFunction* attribute_of(const char* attribute, const char* op) {
+  return function_of(attribute, api().op_get(op)->index);
 }
 
 }  // namespace
 
 void wrap_batch_norm() {
   if (!api().plain_array) return;  // a build without oneDNN
-  wrap(kForward, kCompute, forward, &g_forward);
-  wrap(kBackward, kCompute, backward, &g_backward);
-  wrap(kForward, kInferShape, infer_shape, &g_infer_shape);
+  wrap_function(attribute_of(kCompute, kForward), forward, &g_forward);
+  wrap_function(attribute_of(kCompute, kBackward), backward, &g_backward);
+  wrap_function(attribute_of(kInferShape, kForward), infer_shape, &g_infer_shape);
 }
 
 void unwrap_batch_norm() {
-  unwrap(kForward, kInferShape, infer_shape, g_infer_shape);
-  unwrap(kForward, kCompute, forward, g_forward);
-  unwrap(kBackward, kCompute, backward, g_backward);
+  unwrap_function(attribute_of(kInferShape, kForward), infer_shape, g_infer_shape);
+  unwrap_function(attribute_of(kCompute, kForward), forward, g_forward);
+  unwrap_function(attribute_of(kCompute, kBackward), backward, g_backward);
 }
 
 }  // namespace echo

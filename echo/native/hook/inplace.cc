@@ -99,23 +99,13 @@ void wrap_all(const char* attribute, Invoker replacement, std::vector<Invoker>* 
   if (!any || !any->type) return;
   const std::size_t count = static_cast<const RawOpMap<InplaceOption>*>(any->heap_value)->data.size();
   originals->assign(count, nullptr);
-  for (std::size_t op = 0; op < count; ++op) {
-    const RawFunction* function = function_of(attribute, op);
-    if (function && function->manager) (*originals)[op] = reinterpret_cast<Invoker>(function->invoker);
-  }
-  for (std::size_t op = 0; op < count; ++op)
-    if ((*originals)[op])
-      __atomic_store_n(&const_cast<RawFunction*>(function_of(attribute, op))->invoker,
-                       reinterpret_cast<void*>(replacement), __ATOMIC_SEQ_CST);
+  for (std::size_t op = 0; op < count; ++op) wrap_function(function_of(attribute, op), replacement, &(*originals)[op]);
 }
 
 template <typename Invoker>
 void unwrap_all(const char* attribute, Invoker replacement, const std::vector<Invoker>& originals) {
-  for (std::size_t op = 0; op < originals.size(); ++op) {
-    auto* function = const_cast<RawFunction*>(originals[op] ? function_of(attribute, op) : nullptr);
-    if (function && function->invoker == reinterpret_cast<void*>(replacement))
-      __atomic_store_n(&function->invoker, reinterpret_cast<void*>(originals[op]), __ATOMIC_SEQ_CST);
-  }
+  for (std::size_t op = 0; op < originals.size(); ++op)
+    unwrap_function(function_of(attribute, op), replacement, originals[op]);
 }
 
 }  // namespace

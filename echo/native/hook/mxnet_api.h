@@ -55,6 +55,22 @@ static_assert(sizeof(RawFunction) == sizeof(InplaceOption), "std::function");
 // The function of an attribute for the operator of this number; nullptr where it has none.
 const RawFunction* function_of(const char* attribute, std::size_t op);
 
+// Replaces the invoker of a function, if there is one, and keeps the original.
+template <typename Invoker>
+void wrap_function(const RawFunction* function, Invoker replacement, Invoker* original) {
+  if (!function || !function->manager) return;
+  *original = reinterpret_cast<Invoker>(function->invoker);
+  __atomic_store_n(&const_cast<RawFunction*>(function)->invoker, reinterpret_cast<void*>(replacement),
+                   __ATOMIC_SEQ_CST);
+}
+
+// Puts the original invoker back, unless another library has replaced it since.
+template <typename Invoker>
+void unwrap_function(const RawFunction* function, Invoker replacement, Invoker original) {
+  if (original && function && function->invoker == reinterpret_cast<void*>(replacement))
+    __atomic_store_n(&const_cast<RawFunction*>(function)->invoker, reinterpret_cast<void*>(original), __ATOMIC_SEQ_CST);
+}
+
 bool is_random(const RawAttrs& attrs);    // asks MXNet for random numbers, Dropout included
 bool is_stateful(const RawAttrs& attrs);  // keeps a state object between forward and backward
 bool mutates(const RawAttrs& attrs);      // writes into one of its inputs (BatchNorm's moving statistics)
