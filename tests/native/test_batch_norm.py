@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Callable
 
 import mxnet as mx
@@ -232,3 +236,62 @@ def test_other_gradient_requests_give_stock_gradients(grad_req: Any) -> None:
     for name, gradient in stock.grad_dict.items():
         if gradient is not None:
             assert_close([mine.grad_dict[name].asnumpy()], [gradient.asnumpy()])
+
+
+# What brings an infinity of its output's gradient to the same place in its input's.
+IN_PLACE: dict[str, Callable[[Symbol, int], Symbol]] = {
+    "nothing": lambda y, size: y,
+    "a convolution": lambda y, size: mx.sym.Convolution(
+        y, kernel=(1, 1), num_filter=size, num_group=size, no_bias=True
+    ),
+}
+
+
+def overflowed(read: str, write: str, size: int, side: int, fused: bool, value: float) -> list[Any]:
+    """Gradients where the output's is this value in some places where the output is zero, and where it is finite."""
+    x = INPUTS[read](mx.sym.var("data", dtype="float32"), size)
+    y = IN_PLACE[write](rectified(x, fused), size)
+    block, rng = nn.SymbolBlock(y, mx.sym.var("data", dtype="float32")), np.random.RandomState(0)
+    block.collect_params().initialize()
+    data = mx.nd.array(rng.normal(size=(2, size, side, side)))
+    block(data)
+    parameters = [parameter for parameter in block.collect_params().values() if parameter.grad_req != "null"]
+    for parameter in parameters:
+        parameter.set_data(mx.nd.array(rng.normal(size=parameter.shape)))
+    with autograd.record():
+        output = block(data)
+    overflowing, finite = rng.normal(size=(2, *output.shape))
+    zeros = np.flatnonzero(output.asnumpy() == 0)
+    overflowing.flat[[zeros[0], zeros[zeros.size // 2], zeros[-1]]] = value
+    found = []
+    for gradient in (overflowing, finite):  # the second finds the signs as the forward pass left them
+        output.backward(mx.nd.array(gradient), retain_graph=True)
+        found += [parameter.grad().asnumpy() for parameter in parameters]
+    return found
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(("size", "side"), [(3, 7), (16, 8), (17, 8), (32, 64)])
+@pytest.mark.parametrize("write", IN_PLACE)
+@pytest.mark.parametrize("read", ["a variable", "blocked", "groups", "pooled"])
+def test_overflowed_gradients_are_nan_where_those_of_mxnet_are(
+    read: str, write: str, size: int, side: int, value: float
+) -> None:
+    """MXNet multiplies them by zero; oneDNN leaves them out."""
+    mine, stock = (overflowed(read, write, size, side, fused, value) for fused in (True, False))
+    assert any(np.isnan(array).any() for array in stock)
+    for x, y in zip(mine, stock):
+        np.testing.assert_array_equal(np.isnan(x), np.isnan(y))
+        assert_close([np.nan_to_num(x)], [np.nan_to_num(y)])
+
+
+def test_overflowed_gradients_are_nan_without_avx2() -> None:
+    """The signs are bytes there."""
+    code = (
+        "from tests.native.test_batch_norm import *\n"
+        "assert install_hook() == ''\n"
+        "for write in IN_PLACE:\n"
+        "    test_overflowed_gradients_are_nan_where_those_of_mxnet_are('blocked', write, 16, 8, np.inf)\n"
+    )
+    environment = {**os.environ, "DNNL_MAX_CPU_ISA": "SSE41"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=Path(__file__).parents[2])

@@ -3,16 +3,23 @@
 // where these differ, it is wrong, or it fails. An input may change its order in between, as where a Reshape works in
 // place over it. For the nodes of plans, the order is noted after the signs; the gradient then reads the input in that
 // order, and the output's gradient in that one or plain. MXNet allocates a float for each sign, these nodes a byte.
+//
+// MXNet's ReLU multiplies gradients by zero where its output is zero, which makes NaNs of infinities and NaNs. oneDNN's
+// BatchNorm leaves these out, so a step that overflowed might look sound: such an element counts as positive, and is NaN.
 #include "batch_norm.h"
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "array.h"
+#include "finite.h"
 #include "mxnet_api.h"
+#include "order.h"
 
 namespace echo {
 namespace {
@@ -23,55 +30,11 @@ const char kCompute[] = "FComputeEx<cpu>";
 const char kInferShape[] = "FInferShape";
 constexpr std::size_t kInputs = 5, kOutputs = 4, kGradientInputs = 9;
 constexpr std::size_t kSigns = 3, kGradient = 0, kInput = 3, kGradientSigns = 8;  // positions among these
-constexpr int kAxes = 12;
 constexpr std::int64_t kMostBlock = 16;  // channels in one of oneDNN's blocks
 
 // std::vector<mxnet::NDArray>, whose elements are longer than a RawArray.
 struct RawArrays {
   const char *first, *end, *capacity;
-};
-
-struct RawMemoryDesc {  // dnnl_memory_desc_t
-  std::int32_t ndim;
-  std::int64_t shape[kAxes];
-  std::int32_t type;
-  std::int64_t padded_shape[kAxes], padded_offsets[kAxes], offset;
-  std::int32_t kind;
-  std::int64_t strides[kAxes];
-  std::int32_t block_count;
-  std::int64_t blocks[kAxes], block_axes[kAxes];
-  unsigned char rest[80];
-};
-static_assert(sizeof(RawMemoryDesc) == 696, "dnnl_memory_desc_t");
-
-struct RawOrdered {  // mxnet::MKLDNNMemory
-  std::shared_ptr<void> memory;
-  RawMemoryDesc desc;
-};
-
-// The order in which an array has its elements. MXNet's plain operators leave the description of an earlier array.
-struct Order {
-  std::int64_t is_plain;
-  RawMemoryDesc desc;  // if it is not plain
-
-  explicit Order(const RawArray& array) : is_plain(1), desc{} {
-    const auto* ordered = static_cast<const RawOrdered*>(array.chunk->layout);
-    if (!ordered) return;
-    for (int axis = 1; axis < ordered->desc.ndim; ++axis)
-      if (ordered->desc.strides[axis - 1] < ordered->desc.strides[axis]) is_plain = 0;
-    if (ordered->desc.block_count) is_plain = 0;
-    if (!is_plain) desc = ordered->desc;
-  }
-
-  bool operator==(const Order& other) const {
-    if (is_plain || other.is_plain) return is_plain == other.is_plain;
-    auto same = [](const std::int64_t* mine, const std::int64_t* theirs, int count) {
-      return std::equal(mine, mine + count, theirs);
-    };
-    return desc.ndim == other.desc.ndim && same(desc.strides, other.desc.strides, desc.ndim) &&
-           desc.block_count == other.desc.block_count && same(desc.blocks, other.desc.blocks, desc.block_count) &&
-           same(desc.block_axes, other.desc.block_axes, desc.block_count);
-  }
 };
 
 struct RawContext {  // mxnet::OpContext, up to its mode
@@ -95,13 +58,32 @@ const RawArray& at(const RawArrays& arrays, std::size_t position, std::size_t co
 // What is noted at the end of the signs.
 struct Note {
   std::uint64_t is_written;
+  std::uint64_t has_bits;  // a bit for each element, in the order of the input; else a byte
   Order order;
 };
 constexpr std::uint64_t kWritten = 0x6563686f7369676e;  // "echosign"
 
-Note* note_of(const RawArray& signs) {
-  return reinterpret_cast<Note*>(static_cast<char*>(signs.chunk->data) + signs.byte_offset + bytes_of(signs) -
-                                 sizeof(Note));
+unsigned char* data_of(const RawArray& array) {
+  return static_cast<unsigned char*>(array.chunk->data) + array.byte_offset;
+}
+
+float* values_of(const RawArray& array) { return reinterpret_cast<float*>(data_of(array)); }
+
+unsigned char* note_of(const RawArray& signs) { return data_of(signs) + bytes_of(signs) - sizeof(Note); }
+
+// Whether signs of an output are bits rather than bytes: with AVX2 and in blocks. A few elements tell, unless all are zero.
+bool has_bits(const RawArray& output, const RawArray& signs, const Order& order) {
+  if (order.is_plain || !(Order(output) == order)) return !order.is_plain;
+  const float* values = values_of(output);
+  const unsigned char* found = data_of(signs);
+  const auto room = static_cast<std::int64_t>(bytes_of(signs) - sizeof(Note));
+  const std::int64_t size = std::min(order.size(), room);
+  for (std::int64_t index = 0; index < size; ++index) {
+    const bool is_positive = values[index] > 0;
+    if (values[index] == values[index] && (found[index] != 0) != is_positive) return true;
+    if (values[index] == values[index] && (found[index / 8] >> index % 8 & 1) != is_positive) return false;
+  }
+  return true;
 }
 
 bool is_marked(const RawAttrs& attrs) { return map_find<std::string>(attrs.dict, kSignsAttribute) != nullptr; }
@@ -126,8 +108,10 @@ void forward(const void* functor, const RawAttrs& attrs, const RawContext& conte
              const void* requests, const RawArrays& outputs) {
   g_forward(functor, attrs, context, inputs, requests, outputs);
   if (!is_marked(attrs)) return;
-  const Note note{context.is_training ? kWritten : 0, Order(at(inputs, 0, kInputs))};
-  std::memcpy(note_of(at(outputs, kSigns, kOutputs)), &note, sizeof note);
+  const Order order(at(inputs, 0, kInputs));
+  const RawArray& signs = at(outputs, kSigns, kOutputs);
+  const Note note{context.is_training ? kWritten : 0, has_bits(at(outputs, 0, kOutputs), signs, order), order};
+  std::memcpy(note_of(signs), &note, sizeof note);
 }
 
 // The inputs of a gradient, some of them copied into another order. MXNet's functions copy what they keep of them.
@@ -146,9 +130,19 @@ class Reordered {
       api().plain_array(slot(position), &array);
     } else {
       api().new_array(slot(position), &order.desc);
-      api().copy_array(slot(position), api().memory_of(&array));
+      api().copy_array(slot(position), api().memory_of(&array));  // done when MXNet's function is
     }
     made_.push_back(position);
+  }
+
+  // The elements of a copy in this order, to write to.
+  float* copy(std::size_t position, const Order& order) {
+    const RawArray& array = at(original_, position, kGradientInputs);
+    api().new_array(slot(position), &order.desc);
+    made_.push_back(position);
+    float* values = values_of(at(arrays(), position, kGradientInputs));
+    Order(array).copy(values_of(array), values, order);
+    return values;
   }
   RawArrays arrays() const { return {bytes_.data(), bytes_.data() + bytes_.size(), bytes_.data() + bytes_.size()}; }
 
@@ -160,21 +154,52 @@ class Reordered {
   std::vector<std::size_t> made_;
 };
 
+// While this lives, infinities and NaNs in a gradient count wherever they are: as NaN where there was no sign.
+class CountedNaNs {
+ public:
+  CountedNaNs(float* gradient, unsigned char* signs, const Note& note) : signs_(signs), has_bits_(note.has_bits) {
+    const std::int64_t size = note.order.size();
+    for (std::int64_t index = 0; index < size; ++index) {
+      if (is_finite(gradient + index) || has_sign(index)) continue;
+      gradient[index] = std::numeric_limits<float>::quiet_NaN();
+      flip(index);
+      changed_.push_back(index);
+    }
+  }
+  ~CountedNaNs() {
+    for (const std::int64_t index : changed_) flip(index);
+  }
+  CountedNaNs(const CountedNaNs&) = delete;
+  CountedNaNs& operator=(const CountedNaNs&) = delete;
+
+ private:
+  bool has_sign(std::int64_t index) const { return has_bits_ ? signs_[index / 8] >> index % 8 & 1 : signs_[index]; }
+  void flip(std::int64_t index) { signs_[has_bits_ ? index / 8 : index] ^= has_bits_ ? 1 << index % 8 : 1; }
+
+  unsigned char* signs_;
+  bool has_bits_;
+  std::vector<std::int64_t> changed_;
+};
+
 void backward(const void* functor, const RawAttrs& attrs, const RawContext& context, const RawArrays& inputs,
               const void* requests, const RawArrays& outputs) {
   if (!is_marked(attrs)) {
     g_backward(functor, attrs, context, inputs, requests, outputs);
     return;
   }
-  const Order input(at(inputs, kInput, kGradientInputs)), gradient(at(inputs, kGradient, kGradientInputs));
-  Note note{0, input};
-  std::memcpy(&note, note_of(at(inputs, kGradientSigns, kGradientInputs)), sizeof note);
+  const RawArray &dy = at(inputs, kGradient, kGradientInputs), &signs = at(inputs, kGradientSigns, kGradientInputs);
+  const Order input(at(inputs, kInput, kGradientInputs)), gradient(dy);
+  Note note{0, 0, input};
+  std::memcpy(&note, note_of(signs), sizeof note);
   if (note.is_written != kWritten)
     throw std::runtime_error("echo: node '" + attrs.name + "': no forward pass in training wrote its signs");
   const Order& noted = note.order;
   Reordered reordered(inputs);
   if (!(input == noted)) reordered.bring(kInput, noted);
-  if (!gradient.is_plain && !(gradient == noted)) {
+  std::optional<CountedNaNs> nans;
+  if (!are_finite(values_of(dy), gradient.size())) {
+    nans.emplace(reordered.copy(kGradient, noted), data_of(signs), note);
+  } else if (!gradient.is_plain && !(gradient == noted)) {
     Order plain = gradient;
     plain.is_plain = 1;
     reordered.bring(kGradient, plain);  // MXNet then brings it into the input's

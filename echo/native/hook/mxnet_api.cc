@@ -36,6 +36,11 @@ bool load_api(void* lib, MxnetApi* out, std::string* missing) {
   onednn &= resolve(lib, "_ZN5mxnet7NDArrayC1ERKN4dnnl6memory4descE", &out->new_array, &without_onednn);
   onednn &= resolve(lib, "_ZN5mxnet7NDArray8CopyFromERKN4dnnl6memoryE", &out->copy_array, &without_onednn);
   if (!onednn) out->plain_array = nullptr;
+  std::string without_openmp;
+  bool openmp = resolve(lib, "GOMP_parallel", &out->in_threads, &without_openmp);
+  openmp &= resolve(lib, "omp_get_num_threads", &out->thread_count, &without_openmp);
+  openmp &= resolve(lib, "omp_get_thread_num", &out->thread_number, &without_openmp);
+  if (!openmp) out->in_threads = nullptr;
   if (ok) g_api = *out;
   return ok;
 }

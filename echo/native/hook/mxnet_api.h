@@ -24,6 +24,10 @@ struct MxnetApi {
   void (*new_array)(void* result, const void* memory_desc);     // NDArray(const dnnl::memory::desc&)
   void (*copy_array)(void* array, const void* memory);          // NDArray::CopyFrom(const dnnl::memory&)
   void (*destroy_array)(void* array);
+  // MXNet's own OpenMP; nullptr in a build without it
+  void (*in_threads)(void (*function)(void*), void* argument, unsigned threads, unsigned flags);  // GOMP_parallel
+  int (*thread_count)();
+  int (*thread_number)();
 };
 
 // Fills the table from an already loaded libmxnet; on failure returns false and names the missing symbol in *missing.
