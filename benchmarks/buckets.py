@@ -13,7 +13,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.record import apart, save
+from benchmarks.record import apart, parser, save
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
 HIDDEN, WORDS, BATCH = 256, 2000, 64
@@ -86,6 +86,7 @@ def chunks(graph: Any) -> list[int]:
 
 def main() -> None:
     """Measures stock, and each bound twice: with an empty cache folder, then with what the first run left there."""
+    parser(__doc__).parse_args()
     stock = apart("buckets", "bound", None)
     rows: list[dict[str, Any]] = [{"bound": "stock", **stock}]
     print(f"stock: pool {stock['pool_mb']:.0f} MB", flush=True)

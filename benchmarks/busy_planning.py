@@ -19,7 +19,7 @@ from collections import Counter
 from typing import Any, Callable, Iterator
 
 from benchmarks.models import MODELS, SMALL, Model, cnn
-from benchmarks.record import apart, asked, known_rows, save
+from benchmarks.record import apart, known_rows, named, save
 
 PLANNINGS, QUIET_PLANNINGS, BUSY = 10, 2, 3
 BARS = {"spread of bytes": 0.03, "sets of fused operators": 1, "seconds": 10.0}
@@ -157,7 +157,7 @@ def measure(name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measures the models named on the command line, all by default."""
-    for name in asked(sys.argv[1:], PLANNED):
+    for name in named(__doc__, PLANNED):
         found = measure(name)
         print(found, flush=True)
         known = {each["model"]: each for each in [*known_rows("busy_planning"), found]}

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from benchmarks.record import asked, known_rows, save
+from benchmarks.record import known_rows, named, save
 
 ROUNDS = 3
 BAR = 1.1  # times the seconds without echo, at most
@@ -204,7 +204,7 @@ def row(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    names = asked(sys.argv[1:], CASES)
+    names = named(__doc__, CASES)
     rows = {kept["case"]: kept for kept in known_rows("changing_shapes")}
     rows.update({name: row(name) for name in names})
     print(save("changing_shapes", [rows[name] for name in CASES if name in rows]))

@@ -8,7 +8,6 @@ cpu_compilers.json: microseconds, and parts of those of the first compiler.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import re
@@ -24,7 +23,7 @@ import numpy as np
 
 from benchmarks.gpu_cases import Case, attention_case, draw
 from benchmarks.gpu_kernels import KERNELS as TABLE
-from benchmarks.record import save
+from benchmarks.record import parser, save
 from echo.native import function
 from tests.support import kernel_calls, reference
 
@@ -164,9 +163,9 @@ def name_of(compiler: str) -> str:
 
 def main() -> None:
     """Builds, measures, prints and saves."""
-    parser = argparse.ArgumentParser(description="the CPU kernels as different compilers build them")
-    parser.add_argument("--rounds", type=int, default=40, help="calls of which the fastest counts")
-    rounds = parser.parse_args().rounds
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=40, help="calls of which the fastest counts")
+    rounds = options.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="echo-compilers-") as folder:
         builds = []
         for number, compiler in enumerate(compilers()):

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Sequence
 
-from benchmarks.record import save
+from benchmarks.record import parser, save
 from tests.support import ptx
 
 # The kernels that `nmt` loads if the process has a cuBLAS (tests/fake_gpu/test_loading.py), and if it has none.
@@ -51,6 +51,7 @@ def only(names: Sequence[str]) -> str:
 
 
 def main() -> None:
+    parser(__doc__).parse_args()
     everything = only(list(ptx.kernels()))
     texts = {"all": everything, "nmt": only(NMT), "without cuBLAS": only(NMT + TILES), "probe": only(["sum_rows_f32"])}
     rows = []

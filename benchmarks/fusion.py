@@ -8,7 +8,6 @@ How much a process grows is measured in one of its own. Writes results/fusion.js
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -24,7 +23,7 @@ import mxnet as mx
 import echo
 from benchmarks import attention_models, dropout_models
 from benchmarks.models import MODELS, MXNET_MB, SMALL, Model, random_values
-from benchmarks.record import apart, asked, known_rows, save
+from benchmarks.record import apart, asked, known_rows, parser, save
 from benchmarks.speech_models import deepspeech
 from benchmarks.step_time import in_turn, step
 from echo.system.process import resident
@@ -191,11 +190,10 @@ def _ratio(mine: list[float], theirs: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
-    arguments = parser.parse_args()
-    for key in asked(arguments.cases, CASES):
+    options = parser(__doc__, *CASES)
+    options.add_argument("--rounds", type=int, default=7)
+    arguments = options.parse_args()
+    for key in asked(arguments.names, CASES):
         row = measure(key, arguments.rounds)
         print(row, flush=True)
         rows = {known["key"]: known for known in known_rows("fusion")}

@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import apart, known_rows, save
+from benchmarks.record import apart, known_rows, named, save
 
 STEPS, TIMED_STEPS = 3, 5
 BOUNDS: dict[str, float | str | None] = {"0.10": "auto", "none": None}
@@ -128,7 +127,7 @@ def main() -> None:
     """Measures the cases named on the command line, all by default."""
     from benchmarks.gluon_models import TRAININGS
 
-    names = sys.argv[1:] or list(TRAININGS)
+    names = named(__doc__, TRAININGS)
     rows = {row["case"]: row for row in known_rows("gluon_memory")}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ECHO_CACHE_DIR"] = folder

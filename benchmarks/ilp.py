@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import save
+from benchmarks.record import parser, save
 from echo.errors import OptionError
 from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import replay, steps_of
@@ -55,6 +55,7 @@ def measure(graph: DataGraph, policy: str, budget: int) -> dict[str, Any] | None
 
 def main() -> None:
     """Measures every budget of every graph."""
+    parser(__doc__).parse_args()
     rows = []
     for name in GRAPHS:
         path = DATA / f"{name}.json"

@@ -10,7 +10,6 @@ gradients, what each side needs between and within the passes) until after three
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -20,7 +19,7 @@ from typing import Any, Callable
 import mxnet as mx
 import numpy as np
 
-from benchmarks.record import apart, save
+from benchmarks.record import apart, parser, save
 from echo.system.process import resident
 from tests.support.kernel_calls import call, workspace_bytes
 
@@ -158,9 +157,9 @@ def growth(side: str, text: str) -> float:
 
 def main() -> None:
     """Measures all shapes, each in processes of its own."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=15)
+    arguments = options.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     rows = []
     for shape in SHAPES:

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import re
-import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
@@ -29,7 +28,7 @@ import mxnet as mx
 
 import echo
 from benchmarks.models import MXNET_MB
-from benchmarks.record import apart, asked, known_rows, save
+from benchmarks.record import apart, known_rows, named, save
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.passes.analysis import FindCandidates, Partition
@@ -224,7 +223,7 @@ def measure(name: str, what: str) -> Any:
 
 def main() -> None:
     """Measures the models named on the command line, all by default."""
-    names = asked(sys.argv[1:], MODELS)
+    names = named(__doc__, MODELS)
     for name in names:
         rows = [row for row in known_rows("memonger") if row["model"] != name]
         row: dict[str, Any] = {"model": name, "bar_mb": MXNET_MB * MODELS[name]().bar_mb}

@@ -8,14 +8,13 @@ results/memory_profile.json, and pictures of the translation model, results/nmt_
 
 from __future__ import annotations
 
-import argparse
-
 import echo
 from benchmarks.models import MODELS
-from benchmarks.record import RESULTS, asked, known_rows, save
+from benchmarks.record import RESULTS, asked, known_rows, parser, save
 from echo.report import pages
 from echo.report.usage import layer_by
 
+DEFAULT = ("nmt", "lm", "resnet50_v2")
 LAYERS = r"^(attention|encoder|decoder|logits|softmax|source_embedding|target_embedding|feed)"
 PICTURED, TITLE = "nmt", "A translation model (LSTM, attention, batch 64): what holds the memory of a training step"
 
@@ -37,9 +36,7 @@ def measure(name: str) -> dict[str, object]:
 
 def main() -> None:
     """Profiles the models named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=["nmt", "lm", "resnet50_v2"])
-    models = asked(parser.parse_args().models, MODELS)
+    models = asked(parser(__doc__, *MODELS).parse_args().names or DEFAULT, MODELS)
     rows = [row for row in known_rows("memory_profile") if row["model"] not in models]
     for name in models:
         row = measure(name)

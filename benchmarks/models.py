@@ -1,5 +1,9 @@
 """The seven models of the acceptance table, at the paper's sizes and at sizes that train in under a second.
 
+    python -m benchmarks.models
+
+prints what stock MXNet plans for each.
+
 Every builder returns a `Model`: a training symbol plus the shapes of its inputs. Nothing here allocates
 memory for arrays; `planned_mb` asks MXNet's own planner what a training step would need, with arguments
 whose memory is never touched, so even the largest model can be planned on a laptop.
@@ -17,6 +21,8 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon.model_zoo import vision
 from mxnet.ndarray.ndarray import _new_alloc_handle
+
+from benchmarks.record import parser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -270,6 +276,7 @@ SMALL: dict[str, Callable[[], Model]] = {
 
 def main() -> None:
     """Print what stock MXNet plans for each model, next to the figure written down above."""
+    parser(__doc__).parse_args()
     for name, build in MODELS.items():
         model = build()
         print(f"{name:14} {planned_mb(model):5} MB planned, {model.stock_mb} expected")

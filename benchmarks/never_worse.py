@@ -16,13 +16,12 @@ from __future__ import annotations
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from typing import Any
 
 from benchmarks.models import Model
-from benchmarks.record import apart, known_rows, save
+from benchmarks.record import apart, known_rows, parser, save
 
 SLOWER, GAIN, NOISE, TINY = 1.10, 0.05, 0.05, 100_000
 LEAST_STEPS, MOST_STEPS, SECONDS = 15, 200, 1.0
@@ -104,7 +103,10 @@ def is_worse(row: dict[str, Any]) -> bool:
 
 def main() -> None:
     """Measures the seeds that are asked for, and prints those whose plans are worse."""
-    first, last = ([int(text) for text in sys.argv[1:]] + [0, 200])[:2] if sys.argv[1:] else (0, 200)
+    options = parser(__doc__)
+    options.add_argument("first", nargs="?", type=int, default=0, metavar="FIRST")
+    options.add_argument("last", nargs="?", type=int, default=200, metavar="LAST")
+    first, last = vars(options.parse_args()).values()
     rows = {row["seed"]: row for row in known_rows("never_worse")}
     for seed in range(first, last):
         with tempfile.TemporaryDirectory() as folder:

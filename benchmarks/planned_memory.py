@@ -8,14 +8,13 @@ Planned MB are MXNet's own and exact. Writes results/planned_memory.json.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from typing import Any
 
 import echo
 from benchmarks.models import MODELS, Model
-from benchmarks.record import asked, known_rows, save
+from benchmarks.record import known_rows, named, save
 
 BOUNDS: dict[str, float | str | None] = {"0.05": 0.05, "0.10": "auto", "0.25": 0.25, "none": None}
 # planned MB that the project set itself for no bound on time, as shares of stock
@@ -49,7 +48,7 @@ def measure(model: Model) -> dict[str, Any]:
 
 def main() -> None:
     """Measures the models named on the command line, all by default."""
-    names = asked(sys.argv[1:], MODELS)
+    names = named(__doc__, MODELS)
     rows = [row for row in known_rows("planned_memory") if row["model"] not in names]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ECHO_CACHE_DIR"] = folder  # no plan of an earlier run

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Iterator, Mapping, Sequence
 from unittest import mock
 
-from benchmarks.record import RESULTS, apart, save
+from benchmarks.record import RESULTS, apart, parser, save
 from echo.estimators.cost_model import estimate
 from echo.estimators.cost_table import CostTable
 from echo.estimators.storage_planner import Evaluator, make_planner
@@ -213,6 +213,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Measures all sizes, and says whether the project's own bars are met."""
+    parser(__doc__).parse_args()
     rows = []
     for name, lengths in STEPS.items():
         for steps in lengths:

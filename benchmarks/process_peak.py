@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import asked, known_rows, save
+from benchmarks.record import known_rows, named, save
 
 _SECONDS = 400
 TOLERANCE = 0.10
@@ -107,7 +107,7 @@ def main() -> None:
     from projects.settings import PACKAGES
 
     missing = {project for project in PROJECTS if not (PACKAGES / project / ".installed").exists()}
-    names = [name for name in asked(sys.argv[1:], TRAININGS) if name.partition("/")[0] not in missing]
+    names = [name for name in named(__doc__, TRAININGS) if name.partition("/")[0] not in missing]
     rows = {row["training"]: row for row in known_rows("process_peak")}
     for name in names:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import functools
@@ -60,12 +61,25 @@ def committed(name: str) -> dict[str, Any]:
     return value
 
 
+def parser(document: str | None, *names: str) -> argparse.ArgumentParser:
+    """A parser whose help is a script's docstring, with a positional argument ``names`` of what to measure if given."""
+    made = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if names:
+        made.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all)")
+    return made
+
+
 def asked(names: Collection[str], known: Collection[str]) -> list[str]:
     """The names that the command line has, of ``known`` ones; all of them where it has none. Ends the program else."""
     unknown = [name for name in names if name not in known]
     if unknown:
         sys.exit(f"error: expected names out of {', '.join(known)}, got {unknown[0]!r}")
     return list(names or known)
+
+
+def named(document: str | None, known: Collection[str]) -> list[str]:
+    """As `asked`, of a script that takes names alone."""
+    return asked(parser(document, *known).parse_args().names, known)
 
 
 def apart(module: str, function: str, *arguments: str | None) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import mxnet as mx
 from mxnet import autograd, gluon
 
-from benchmarks.record import save
+from benchmarks.record import parser, save
 from echo.callbacks import Recorder
 from echo.instrument.recording import Meters
 
@@ -100,6 +100,7 @@ def help_seconds(command: str) -> float:
 
 def main() -> None:
     """Measures, prints and saves."""
+    parser(__doc__).parse_args()
     training = Training()
     rows: list[dict[str, Any]] = [{"reading_us": 1e6 * reading()}]
     print(f"one reading of all meters: {rows[0]['reading_us']:.0f} us")

@@ -12,7 +12,6 @@ out/sockeye/. Writes results/sockeye_training.json.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from benchmarks.record import asked, known_rows, save
+from benchmarks.record import asked, known_rows, parser, save
 from benchmarks.sockeye_log import (
     counter_peak,
     differences,
@@ -222,15 +221,14 @@ def describe(row: Mapping[str, Any]) -> str:
 
 def main() -> int:
     """Measures the models named on the command line, all by default; 1 where a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs that are timed (default 3)")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)} (default: all)")
-    arguments = parser.parse_args()
-    models = asked(arguments.models, MODELS)
+    options = parser(__doc__, *MODELS)
+    options.add_argument("--rounds", type=int, default=3, help="pairs of runs that are timed (default 3)")
+    arguments = options.parse_args()
+    models = asked(arguments.names, MODELS)
     if arguments.rounds < 1:
-        parser.error(f"expected at least 1 round, got {arguments.rounds}")
+        options.error(f"expected at least 1 round, got {arguments.rounds}")
     if importlib.util.find_spec("sockeye") is None:
-        parser.error("Sockeye is not installed here: `make sockeye` makes an environment for it and runs this")
+        options.error("Sockeye is not installed here: `make sockeye` makes an environment for it and runs this")
     shutil.rmtree(OUT / "cache", ignore_errors=True)  # planning from the start, as on a new machine
     write_text(OUT)
     rows = {row["model"]: row for row in known_rows("sockeye_training")}

@@ -12,7 +12,6 @@ a comment. Writes results/startup.json.
 
 from __future__ import annotations
 
-import argparse
 import compileall
 import os
 import shutil
@@ -23,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.record import save
+from benchmarks.record import parser, save
 
 ROOT = Path(__file__).resolve().parents[1]
 WITHOUT, UNSET, ON = "no package", "ECHO unset", "ECHO=1, mxnet never imported"
@@ -70,9 +69,9 @@ def read(python: Path, file: Path, case: str) -> float:
 
 def main() -> None:
     """Measures all cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
-    rounds = parser.parse_args().rounds
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=200)
+    rounds = options.parse_args().rounds
     with tempfile.TemporaryDirectory() as text:
         folders = {name: Path(text) / name for name in ("without", "with")}
         sites = {name: environment(folder, name == "with") for name, folder in folders.items()}

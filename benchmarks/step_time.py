@@ -9,7 +9,6 @@ Writes results/step_time.json.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -20,7 +19,7 @@ import mxnet as mx
 
 import echo
 from benchmarks.models import MODELS, Model, random_values
-from benchmarks.record import apart, asked, known_rows, save
+from benchmarks.record import apart, asked, known_rows, parser, save
 
 BOUNDS: dict[str, float | str | None] = {"0.05": 0.05, "0.10": "auto", "0.25": 0.25, "none": None}
 
@@ -106,12 +105,11 @@ def _show(row: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measures the models named on the command line, all by default."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1, help="of MXNet's operators")
-    parser.add_argument("models", nargs="*")
-    arguments = parser.parse_args()
-    models, threads = asked(arguments.models, MODELS), arguments.threads
+    options = parser(__doc__, *MODELS)
+    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--threads", type=int, default=1, help="of MXNet's operators")
+    arguments = options.parse_args()
+    models, threads = asked(arguments.names, MODELS), arguments.threads
     os.environ["OMP_NUM_THREADS"] = str(threads)  # of the processes that measure
     rows = [row for row in known_rows("step_time") if row["model"] not in models or row["threads"] != threads]
     for name in models:

@@ -14,7 +14,7 @@ from benchmarks.gpu_tables import TABLES as GPU_TABLES
 from benchmarks.never_worse import is_worse
 from benchmarks.paper.tables import TABLES as PAPER_TABLES
 from benchmarks.paper.tables import table
-from benchmarks.record import load
+from benchmarks.record import load, parser
 from benchmarks.torch_tables import TABLES as TORCH_TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -310,6 +310,7 @@ def with_tables(text: str) -> str:
 
 def main() -> None:
     """Rewrites the documents in place."""
+    parser(__doc__).parse_args()
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
 

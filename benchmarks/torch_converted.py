@@ -11,7 +11,6 @@ result is a median. Writes results/torch_converted.json after each model.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import sys
@@ -21,7 +20,7 @@ from typing import Any, Iterator
 import torch
 from torch import nn
 
-from benchmarks.record import asked, known_rows, save
+from benchmarks.record import asked, known_rows, parser, save
 from benchmarks.torch_measured import Setting, peak_bytes
 from echo.errors import BudgetError
 from echo.torch import Backend, backend, convert
@@ -134,11 +133,10 @@ def measure(name: str, threads: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measures the models that the command line names, and keeps other rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL")
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    names = asked(given.models, MODELS)
+    options = parser(__doc__, *MODELS)
+    options.add_argument("--threads", type=int, default=1)
+    given = options.parse_args()
+    names = asked(given.names, MODELS)
     if not PYTHON.exists():
         sys.exit(f"error: {PYTHON} is not there: make .venv/.installed-native")
     torch.set_num_threads(given.threads)

@@ -11,14 +11,13 @@ each model: all take half an hour, most of it in torch's partitioner.
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import Any, Iterator, Mapping
 
 import torch
 from torch import fx
 
-from benchmarks.record import asked, known_rows, save
+from benchmarks.record import known_rows, named, save
 from benchmarks.torch_models import MODELS
 from echo.errors import BudgetError
 from echo.policies.least import Known
@@ -168,9 +167,7 @@ def _show(row: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measures the models that the command line names, and keeps the rows of others."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL")
-    names = asked(parser.parse_args().models, MODELS)
+    names = named(__doc__, MODELS)
     torch.set_num_threads(1)
     rows = [row for row in known_rows("torch_frontier") if row["model"] not in names]
     for name in names:

@@ -12,7 +12,6 @@ C++ compilers.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import functools
 import gc
@@ -26,7 +25,7 @@ import torch._dynamo
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.record import asked, known_rows, save
+from benchmarks.record import asked, known_rows, parser, save
 from benchmarks.torch_models import MODELS
 from benchmarks.torch_tables import SAME
 from echo.errors import BudgetError
@@ -177,11 +176,10 @@ def _synchronize(device: str) -> None:
 
 def main() -> None:
     """Measures the models that the command line names, and keeps the rows of others."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    given = parser.parse_args()
-    names = asked(given.models or DEFAULT, MODELS)
+    options = parser(__doc__, *MODELS)
+    options.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    given = options.parse_args()
+    names = asked(given.names or DEFAULT, MODELS)
     torch.set_num_threads(1)
     torch._dynamo.config.cache_size_limit = 64  # of compiled functions for one forward method
     rows = [row for row in known_rows("torch_measured") if (row["model"], row["device"]) not in

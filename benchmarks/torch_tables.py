@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from benchmarks.paper.tables import table
-from benchmarks.record import RESULTS, load
+from benchmarks.record import RESULTS, load, parser
 
 PICTURE = RESULTS / "torch_frontier.png"
 _NOTHING = 1e-4  # of a step: recomputation below that is none, and no ratio is formed of it
@@ -172,5 +172,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     draw(load("torch_frontier")["rows"], PICTURE)
     print("written:", PICTURE.name)

@@ -11,7 +11,6 @@ is written.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from benchmarks import tables
 from benchmarks.paper import breakdown, footprint, largest, pictures, sweeps
 from benchmarks.paper.figures import compared, faults, regressions
 from benchmarks.paper.planning import no_plans_on_disk
-from benchmarks.record import committed, load
+from benchmarks.record import committed, load, parser
 
 QUICK = ("nmt_tbd", "transformer", "resnet50_v2", "lm_650")
 QUICK_WAYS = ("stock", "mirror", "unbounded", "unfused_unbounded", "echo")
@@ -67,11 +66,11 @@ def everything(fresh: bool) -> list[str]:
 
 def main() -> int:
     """The exit status: 1 where something got worse."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    which = parser.add_mutually_exclusive_group()
+    options = parser(__doc__)
+    which = options.add_mutually_exclusive_group()
     which.add_argument("--fresh", action="store_true", help="plan again what is in the results already")
     which.add_argument("--quick", action="store_true", help="plan some workloads only, and write nothing")
-    arguments = parser.parse_args()
+    arguments = options.parse_args()
     with no_plans_on_disk():
         worse = quick() if arguments.quick else everything(arguments.fresh)
     for line in worse:

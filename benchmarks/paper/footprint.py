@@ -9,14 +9,13 @@ workload: existing rows are planned again only with --fresh.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from functools import partial
 
 from benchmarks.models import Model
 from benchmarks.paper.planning import VARIANTS, Found, Results, fill, no_plans_on_disk, planned, way
 from benchmarks.paper.workloads import WORKLOADS
-from benchmarks.record import asked
+from benchmarks.record import asked, parser
 
 NAME = "paper_footprint"
 #: memonger's memory is the least that it reaches; searches end within some thousandths of the least there is.
@@ -56,12 +55,11 @@ def _in(model: Model, found: Found) -> Found:
 
 def main() -> None:
     """Measures the workloads named on the command line, all by default."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--fresh", action="store_true", help="plan again what is in the results already")
-    parser.add_argument("workloads", nargs="*")
-    arguments = parser.parse_args()
+    options = parser(__doc__, *WORKLOADS)
+    options.add_argument("--fresh", action="store_true", help="plan again what is in the results already")
+    arguments = options.parse_args()
     with no_plans_on_disk():
-        run(asked(arguments.workloads, WORKLOADS), arguments.fresh)
+        run(asked(arguments.names, WORKLOADS), arguments.fresh)
 
 
 if __name__ == "__main__":

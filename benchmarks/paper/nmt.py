@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import mxnet as mx
 
 from benchmarks.models import Model, embedded_steps, planned_mb, word_loss
+from benchmarks.record import parser
 
 SOURCE_WORDS, TARGET_WORDS, STEPS = 17191, 7709, 100
 
@@ -114,6 +115,7 @@ def _encoded(setting: Setting) -> mx.sym.Symbol:
 
 def main() -> None:
     """Prints what stock MXNet plans for each setting."""
+    parser(__doc__).parse_args()
     for name, setting in SETTINGS.items():
         print(f"{name:10} {planned_mb(model(name, setting)):6} MB planned by stock MXNet")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.paper import published
 from benchmarks.paper.figures import Row, times
-from benchmarks.record import RESULTS, load
+from benchmarks.record import RESULTS, load, parser
 from echo.report.charts import VEGA_LITE_SCHEMA
 from echo.report.pages import write
 
@@ -78,4 +78,5 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     draw()

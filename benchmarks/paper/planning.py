@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import os
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 import echo
 from benchmarks.models import Model
-from benchmarks.record import commit, known_rows, save
+from benchmarks.record import commit, known_rows, parser, save
 from echo.errors import BudgetError
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
@@ -207,8 +206,8 @@ def no_plans_on_disk() -> Iterator[None]:
 
 def measure_from_command_line(document: str | None, run: Callable[[bool], object]) -> None:
     """Runs a script that ``document`` describes: what its results have is measured again with ``--fresh`` alone."""
-    parser = argparse.ArgumentParser(description=document.split("\n")[0] if document else "")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is in the results already")
-    arguments = parser.parse_args()
+    options = parser(document)
+    options.add_argument("--fresh", action="store_true", help="measure again what is in the results already")
+    arguments = options.parse_args()
     with no_plans_on_disk():
         run(arguments.fresh)

@@ -20,6 +20,7 @@ import mxnet as mx
 
 from benchmarks.models import Model, planned_mb
 from benchmarks.paper.nmt import SETTINGS, SOURCE_WORDS, TARGET_WORDS, Setting
+from benchmarks.record import parser
 from projects import settings
 
 _PROJECT = "sockeye_1"
@@ -71,6 +72,7 @@ def _run(setting: Setting, folder: Path) -> None:
 
 def main() -> None:
     """Prints what stock MXNet plans for each setting."""
+    parser(__doc__).parse_args()
     for name, setting in SETTINGS.items():
         print(f"{name:10} {planned_mb(model(name, setting)):6} MB planned by stock MXNet", flush=True)
 

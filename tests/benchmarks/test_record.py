@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,35 @@ def test_committed_results_are_those_of_git_not_of_the_last_run(
     monkeypatch.setenv("DIRTY", "1")
     assert record.save("some", [{"model": "asked for"}]) == tmp_path / "results" / "some.json"
     record.commit.cache_clear()
+
+
+SCRIPTS = sorted(
+    ".".join(path.relative_to(record.RESULTS.parents[1]).with_suffix("").parts).removesuffix(".__main__")
+    for path in record.RESULTS.parent.rglob("*.py")
+    if "parser(__doc__" in path.read_text() or "named(__doc__" in path.read_text() or "line(__doc__" in path.read_text()
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_tells_what_the_script_measures(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "torch" in script:
+        pytest.importorskip("torch")
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    monkeypatch.delitem(sys.modules, script, raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(script, run_name="__main__", alter_sys=False)
+    assert ended.value.code == 0
+    assert f"python -m {script}" in capsys.readouterr().out
+
+
+def test_all_scripts_have_a_help() -> None:
+    ends = [path for path in record.RESULTS.parent.rglob("*.py") if 'if __name__ == "__main__"' in path.read_text()]
+    own = {
+        "gpu_check",
+        "gpu_sanitizer",
+        "converted_mxnet",
+        "sockeye_symbol",
+    }  # the first has its own, others serve scripts
+    assert len(SCRIPTS) + len(own) == len(ends)
