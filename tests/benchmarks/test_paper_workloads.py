@@ -51,7 +51,7 @@ def built(name: str) -> Model:
     return WORKLOADS[name]()
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(15)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_workload_has_the_published_parameters(name: str) -> None:
     model = built(name)

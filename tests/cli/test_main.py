@@ -36,6 +36,7 @@ BAD_FILES: dict[str, str | bytes] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("command", ARGUMENTS)
 @pytest.mark.parametrize("bad", BAD_FILES)
 def test_bad_files_are_one_line(tmp_path: Path, command: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:

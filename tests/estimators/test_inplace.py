@@ -69,7 +69,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_bits_where_layouts_follow_storage(name: str, size: tuple[int, ...]) -> None:

@@ -107,12 +107,14 @@ def assert_same_blocks(symbol: mx.sym.Symbol, channels: int, frozen: str = "") -
         assert_same(got, expected)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("channels", [3, 8, 16])
 @pytest.mark.parametrize("combine", SUMS)
 def test_a_block_with_shortcuts_keeps_every_bit(combine: str, channels: int) -> None:
     assert_same_blocks(residual(SUMS[combine], channels), channels)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("frozen", ["stem", "block0", "stem_norm"])
 @pytest.mark.parametrize("combine", SUMS)
 def test_a_block_with_frozen_layers_keeps_every_bit(combine: str, frozen: str) -> None:
@@ -120,6 +122,7 @@ def test_a_block_with_frozen_layers_keeps_every_bit(combine: str, frozen: str) -
     assert_same_blocks(residual(SUMS[combine], 8), 8, frozen)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("channels", [3, 8, 16])
 @pytest.mark.parametrize("combine", SUMS)
 def test_an_executor_with_shortcuts_keeps_every_bit(combine: str, channels: int) -> None:
@@ -148,6 +151,7 @@ def branches(combine: Sum, first: bool) -> mx.sym.Symbol:
     return S.FullyConnected(S.tanh(hidden), num_hidden=5, name="last")
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("frozen", ["", "side", "left", "right"])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("combine", SUMS)

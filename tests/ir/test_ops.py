@@ -31,7 +31,7 @@ def check_mirrored(build: Build, readers: bool) -> None:
     assert_same(got, expected)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("op", BUILDS)
 def test_recomputed_by_the_hook(op: str) -> None:
     check(BUILDS[op])

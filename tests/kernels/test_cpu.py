@@ -34,6 +34,7 @@ from tests.support.kernel_calls import ADD, SKIP, WRITE, call
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", SPECS)
 def test_kernel_of_any_shape_equals_its_reference(name: str, dtype: str) -> None:
@@ -49,7 +50,7 @@ def test_random_shapes(name: str, sizes: list[int], dtype: str, seed: int, absen
     check_case(draw(name, dict(zip(sizes_of(name)[0], sizes)), dtype, seed, absent), call)
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(13)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", SPECS)
 def test_every_combination_of_reqs(name: str, dtype: str) -> None:

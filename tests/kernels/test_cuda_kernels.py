@@ -50,7 +50,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
     emulated.driver.fake_forget_places()
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(13)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_against_reference(backend: Emulated, case: Case, dtype: str) -> None:
@@ -118,7 +118,7 @@ def test_every_kernel(backend: Emulated, name: str) -> None:
 ONE_OF_EACH = list({case.kernel: case for case in [*CASES, LAYER] if all(case.dims.values())}.values())
 
 
-@pytest.mark.every(11)
+@pytest.mark.every(23)
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.kernel)
 def test_gradients_are_written_added_and_skipped(backend: Emulated, case: Case, number: int) -> None:
@@ -131,6 +131,7 @@ def test_gradients_are_written_added_and_skipped(backend: Emulated, case: Case, 
         check(case, "float32", backend, np.random.default_rng(seed), req)
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("case", [*STEPPING[::2], *(case for case in ONE_OF_EACH if case.kernel in SCHEDULED)], ids=str)
 def test_random_schedules(backend: Emulated, case: Case) -> None:
     """The results are the same bits whatever the order in which warps and blocks run: nothing is added atomically."""
@@ -248,7 +249,7 @@ def test_masks_of_attention(backend: Emulated, name: str, dtype: str) -> None:
     check_form(backend.run, name, dtype)
 
 
-@pytest.mark.every(11)
+@pytest.mark.every(23)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("size", SIZES)

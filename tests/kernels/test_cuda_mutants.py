@@ -180,7 +180,7 @@ def mutated(text: str, old: str, new: str, which: int) -> str:
     return old.join(parts[: which + 1]) + new + old.join(parts[which + 1 :])
 
 
-@pytest.mark.every(31)
+@pytest.mark.every(61)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_is_noticed(name: str) -> None:
     file, old, new, which, library, beginning = MUTANTS[name]

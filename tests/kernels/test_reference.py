@@ -69,7 +69,7 @@ def central_differences(function: Callable[[], float], array: Any, step: float =
     return gradient
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(11)
 @pytest.mark.parametrize(("name", "inputs", "params", "wanted"), CASES, ids=lambda value: str(value)[:18])
 def test_gradients_equal_central_differences(
     name: str, inputs: list[Any], params: dict[str, float], wanted: tuple[int, ...]

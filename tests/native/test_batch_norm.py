@@ -105,7 +105,7 @@ def assert_close(mine: list[Any], theirs: list[Any]) -> None:
         assert np.abs(x - y).max() <= TOLERANCE * max(1, np.abs(y).max())
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(11)
 @pytest.mark.parametrize("size", [3, 8, 16, 17])
 @pytest.mark.parametrize("also", OTHERS)
 @pytest.mark.parametrize("write", READERS)
@@ -270,6 +270,7 @@ def overflowed(read: str, write: str, size: int, side: int, fused: bool, value: 
     return found
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize(("size", "side"), [(3, 7), (16, 8), (17, 8), (32, 64)])
 @pytest.mark.parametrize("write", IN_PLACE)

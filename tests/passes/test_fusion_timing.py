@@ -216,7 +216,7 @@ def compare(made: FusionSample) -> None:
         assert fused_gradients[name] == pytest.approx(own_gradients[name], abs=1e-4), name
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("name", NAMES)
 def test_both_forms_compute_the_same(name: str) -> None:
     made = sample(*found(EXAMPLES[name]()))

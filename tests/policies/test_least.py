@@ -125,7 +125,7 @@ def test_least_bytes_of_more_graphs_can_be_reached(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("seed", range(5))
 def test_least_bytes_of_a_data_graph_can_be_reached(seed: int) -> None:
     graph = random_graph(seed, 6 + seed)

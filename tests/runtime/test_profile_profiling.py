@@ -30,7 +30,7 @@ def _given_bytes(executor: mx.executor.Executor) -> int:
     return sum(array.size * array.dtype().itemsize for array in arrays if array is not None)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(9)
 @pytest.mark.parametrize("name", SMALL)
 def test_the_sum_is_what_mxnet_plans_and_the_arrays(name: str) -> None:
     model = SMALL[name]()

@@ -77,7 +77,7 @@ def values(symbol: mx.sym.Symbol, example: Example) -> tuple[dict[str, Any], Bin
     return given, Binding.of_arrays(arrays, [], ["write"] * len(arrays))
 
 
-@pytest.mark.every(11)
+@pytest.mark.every(23)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("name", "sizes"), CASES)
 def test_every_order_and_shapes_equal_by_chance(

@@ -66,6 +66,7 @@ def test_the_smallest_of_small_graphs(name: str) -> None:
     assert made.evaluate(HillClimb(made).run()).bytes == brute_force(made)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
 def test_limits_are_kept(share: float) -> None:
     free = problem("lm")
