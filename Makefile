@@ -115,8 +115,8 @@ test-all: $(INSTALLED) $(PTX)  ## run all tests that this machine can run
 test-compat:  ## train under newer versions of numpy and Python, each in an environment of its own
 	@tests/compat/check.sh . $(COMPAT)
 
-test-gpu-contexts: $(PTX)  ## train on a fake CUDA device, with a CUDA wheel of MXNet (0.5 GB) in an environment of its own
-	@tests/fake_gpu/check.sh $(PYTHON) $(GPU_WHEEL) $(NUMPY)
+test-gpu-contexts: $(PTX)  ## train on a fake CUDA device, with a CUDA wheel of MXNet (0.5 GB) in an environment of its own (or PART=0/6)
+	@tests/fake_gpu/check.sh $(PYTHON) $(GPU_WHEEL) $(NUMPY) $(if $(PART),--part $(PART))
 
 test-gpu-wheels: $(PTX)  ## install under each CUDA wheel of MXNet and each numpy as the README says, and train (10 minutes)
 	@tests/fake_gpu/wheels.sh $(PYTHON) "$(GPU_WHEELS)" "$(GPU_NUMPYS)"

@@ -15,5 +15,4 @@ sockeye=$PWD/.venv-gpu/sockeye  # next to the wheels: its requirements contradic
 [ -e "$sockeye/.installed" ] || {
   pip --no-deps --target "$sockeye" --upgrade -r projects/packages/sockeye_1.txt && touch "$sockeye/.installed"
 } || echo "note: pip cannot install Sockeye"
-[ $# -gt 0 ] || set -- -n 2 --dist loadfile
-PYTHONWARNINGS=ignore "$folder/bin/python" -m tests.fake_gpu "$folder/fake" -q -p no:cacheprovider "$@"
+PYTHONWARNINGS=ignore "$folder/bin/python" -m tests.fake_gpu "$folder/fake" -q -p no:cacheprovider -n 2 --dist loadfile "$@"

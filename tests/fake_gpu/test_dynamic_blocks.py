@@ -20,6 +20,7 @@ LEAST = {"NaiveEngine": 0.95, "ThreadedEnginePerDevice": 0.25}
 CELLS = {"NaiveEngine": 0.75, "ThreadedEnginePerDevice": 0.6}
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("engine", sorted(LEAST))
 @pytest.mark.parametrize("pool", ["Naive", "Round", "Unpooled"])
 def test_the_device_sees_what_is_planned(pool: str, engine: str, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def fusion(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("name", sorted(ON_CPU))
 def test_a_plan_for_a_gpu_needs_what_one_for_a_cpu_does_and_the_device_sees_it(name: str, fusion: str) -> None:
     model = MODELS[name]()
