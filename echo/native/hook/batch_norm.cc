@@ -57,11 +57,10 @@ const RawArray& at(const RawArrays& arrays, std::size_t position, std::size_t co
 
 // What is noted at the end of the signs.
 struct Note {
-  std::uint64_t is_written;
-  std::uint64_t has_bits;  // a bit for each element, in the order of the input; else a byte
+  std::uint64_t written;  // kBits or kBytes for each element, in the order of the input; else there are none
   Order order;
 };
-constexpr std::uint64_t kWritten = 0x6563686f7369676e;  // "echosign"
+constexpr std::uint64_t kBits = 0x6563686f62697473, kBytes = 0x6563686f62797465;  // "echobits", "echobyte"
 
 unsigned char* data_of(const RawArray& array) {
   return static_cast<unsigned char*>(array.chunk->data) + array.byte_offset;
@@ -110,7 +109,8 @@ void forward(const void* functor, const RawAttrs& attrs, const RawContext& conte
   if (!is_marked(attrs)) return;
   const Order order(at(inputs, 0, kInputs));
   const RawArray& signs = at(outputs, kSigns, kOutputs);
-  const Note note{context.is_training ? kWritten : 0, has_bits(at(outputs, 0, kOutputs), signs, order), order};
+  const std::uint64_t written = has_bits(at(outputs, 0, kOutputs), signs, order) ? kBits : kBytes;
+  const Note note{context.is_training ? written : 0, order};
   std::memcpy(note_of(signs), &note, sizeof note);
 }
 
@@ -157,7 +157,8 @@ class Reordered {
 // While this lives, infinities and NaNs in a gradient count wherever they are: as NaN where there was no sign.
 class CountedNaNs {
  public:
-  CountedNaNs(float* gradient, unsigned char* signs, const Note& note) : signs_(signs), has_bits_(note.has_bits) {
+  CountedNaNs(float* gradient, unsigned char* signs, const Note& note)
+      : signs_(signs), has_bits_(note.written == kBits) {
     const std::int64_t size = note.order.size();
     for (std::int64_t index = 0; index < size; ++index) {
       if (is_finite(gradient + index) || has_sign(index)) continue;
@@ -189,9 +190,9 @@ void backward(const void* functor, const RawAttrs& attrs, const RawContext& cont
   }
   const RawArray &dy = at(inputs, kGradient, kGradientInputs), &signs = at(inputs, kGradientSigns, kGradientInputs);
   const Order input(at(inputs, kInput, kGradientInputs)), gradient(dy);
-  Note note{0, 0, input};
+  Note note{0, input};
   std::memcpy(&note, note_of(signs), sizeof note);
-  if (note.is_written != kWritten)
+  if (note.written != kBits && note.written != kBytes)
     throw std::runtime_error("echo: node '" + attrs.name + "': no forward pass in training wrote its signs");
   const Order& noted = note.order;
   Reordered reordered(inputs);
