@@ -106,9 +106,9 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("first", nargs="?", type=int, default=0, metavar="FIRST")
     options.add_argument("last", nargs="?", type=int, default=200, metavar="LAST")
-    first, last = vars(options.parse_args()).values()
+    arguments = options.parse_args()
     rows = {row["seed"]: row for row in known_rows("never_worse")}
-    for seed in range(first, last):
+    for seed in range(arguments.first, arguments.last):
         with tempfile.TemporaryDirectory() as folder:
             os.environ.update(ECHO_CACHE_DIR=folder, OMP_NUM_THREADS="1")
             row = apart("never_worse", "measure", str(seed))
