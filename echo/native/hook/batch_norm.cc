@@ -9,6 +9,7 @@
 #include "batch_norm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -78,9 +79,10 @@ bool has_bits(const RawArray& output, const RawArray& signs, const Order& order)
   const auto room = static_cast<std::int64_t>(bytes_of(signs) - sizeof(Note));
   const std::int64_t size = std::min(order.size(), room);
   for (std::int64_t index = 0; index < size; ++index) {
+    if (std::isnan(values[index])) continue;
     const bool is_positive = values[index] > 0;
-    if (values[index] == values[index] && (found[index] != 0) != is_positive) return true;
-    if (values[index] == values[index] && (found[index / 8] >> index % 8 & 1) != is_positive) return false;
+    if ((found[index] != 0) != is_positive) return true;
+    if ((found[index / 8] >> index % 8 & 1) != is_positive) return false;
   }
   return true;
 }
@@ -201,9 +203,7 @@ void backward(const void* functor, const RawAttrs& attrs, const RawContext& cont
   if (!are_finite(values_of(dy), gradient.size())) {
     nans.emplace(reordered.copy(kGradient, noted), data_of(signs), note);
   } else if (!gradient.is_plain && !(gradient == noted)) {
-    Order plain = gradient;
-    plain.is_plain = 1;
-    reordered.bring(kGradient, plain);  // MXNet then brings it into the input's
+    reordered.bring(kGradient, noted);
   }
   const RawArrays arrays = reordered.arrays();
   g_backward(functor, attrs, context, arrays, requests, outputs);
