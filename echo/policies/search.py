@@ -206,7 +206,7 @@ def deepened(problem: Problem, light: RecomputeSchedule) -> RecomputeSchedule:
         return best.schedule
     for part in () if is_bound else _LESS_DEEP:
         best.consider(search.run(int(part * best.light.bytes)))
-    best.consider(RuinRecreate((best.schedule,), _SHARE_OF_DEEPENED).choose(problem))
+    best.consider(RuinRecreate(best.starts, _SHARE_OF_DEEPENED).choose(problem))
     return best.schedule
 
 
@@ -216,9 +216,19 @@ class _Deepest:
     def __init__(self, problem: Problem, light: RecomputeSchedule) -> None:
         self._problem, self.schedule = problem, light
         self.light = self.value = problem.value(light)
+        self._others: list[RecomputeSchedule] = []
+
+    @property
+    def starts(self) -> tuple[RecomputeSchedule, ...]:
+        """Where to improve: where nothing is worth its seconds yet, what costs the least next to the light schedule."""
+        others = self._others if self.value is self.light else []
+        least = min(others, key=lambda schedule: self._problem.cost(self._problem.value(schedule)), default=None)
+        return (self.schedule,) if least is None else (self.schedule, least)
 
     def consider(self, schedule: RecomputeSchedule) -> Evaluation:
         value = self._problem.value(schedule)
-        if value.bytes < self.light.bytes and self._problem.cost(value) < self._problem.cost(self.value):
-            self.schedule, self.value = schedule, value
+        if value.bytes < self.light.bytes:
+            self._others.append(schedule)
+            if self._problem.cost(value) < self._problem.cost(self.value):
+                self.schedule, self.value = schedule, value
         return value

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from echo.errors import BudgetError
+from echo.ir.ops import spec
+from echo.ir.schedule import RecomputeSchedule
 from echo.passes import select as select_pass
 from echo.passes.analysis import FindCandidates, Partition
 from echo.passes.request import Request
@@ -16,6 +18,7 @@ from echo.passes.select import Select, Selection
 from echo.plans.options import Options
 from echo.policies.problem import Problem
 from echo.policies.search import deepened
+from echo.policies.solvers.ruin_recreate import RuinRecreate
 from tests.passes.test_select import heavy, seconds
 from tests.support.cases import Case, any_case
 from tests.support.fake_frontend import FakeFramework
@@ -67,6 +70,25 @@ def test_heavy_operators_that_do_not_pay_stay_stashed(monkeypatch: pytest.Monkey
     case, light, deeper = both("lm", max_overhead=0.5)
     assert deeper.schedule == light.schedule
     assert not heavy(case, deeper)
+
+
+@pytest.mark.parametrize(("price", "starts"), [(0.0, 1), (1e6, 2)])
+def test_search_also_starts_where_heavy_operators_cost_the_least_while_none_pays(
+    monkeypatch: pytest.MonkeyPatch, price: float, starts: int
+) -> None:
+    seen: list[tuple[RecomputeSchedule, ...]] = []
+    find = RuinRecreate.choose
+
+    def choose(solver: RuinRecreate, problem: Problem) -> RecomputeSchedule:
+        seen.append(solver.starts)
+        return find(solver, problem)
+
+    monkeypatch.setattr(select_pass, "RULES", Rules(heavy=price))
+    monkeypatch.setattr(RuinRecreate, "choose", choose)
+    case, light, _ = both("lm", max_overhead=0.5)
+    assert len(seen[-1]) == starts
+    assert (seen[-1][0] == light.schedule) == (starts == 2)
+    assert any(spec(case.training.nodes[node].op).cost.heavy for node in seen[-1][-1])
 
 
 def test_never_heavy_holds_within_a_budget_too() -> None:
