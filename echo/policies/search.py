@@ -216,19 +216,20 @@ class _Deepest:
     def __init__(self, problem: Problem, light: RecomputeSchedule) -> None:
         self._problem, self.schedule = problem, light
         self.light = self.value = problem.value(light)
-        self._others: list[RecomputeSchedule] = []
+        self._others: list[tuple[Evaluation, RecomputeSchedule]] = []
 
     @property
     def starts(self) -> tuple[RecomputeSchedule, ...]:
         """Where to improve: where nothing is worth its seconds yet, what costs the least next to the light schedule."""
-        others = self._others if self.value is self.light else []
-        least = min(others, key=lambda schedule: self._problem.cost(self._problem.value(schedule)), default=None)
-        return (self.schedule,) if least is None else (self.schedule, least)
+        if self.value is not self.light or not self._others:
+            return (self.schedule,)
+        _, least = min(self._others, key=lambda other: self._problem.cost(other[0]))
+        return self.schedule, least
 
     def consider(self, schedule: RecomputeSchedule) -> Evaluation:
         value = self._problem.value(schedule)
         if value.bytes < self.light.bytes:
-            self._others.append(schedule)
+            self._others.append((value, schedule))
             if self._problem.cost(value) < self._problem.cost(self.value):
                 self.schedule, self.value = schedule, value
         return value
