@@ -29,6 +29,7 @@ QUICK = ("-n", "2", "--dist", "loadfile", "-m", "not slow and not gpu")
 # The tests of ``--floors``, of two minutes, and the least shares of lines and of branches, in percent, of rooms.
 SLICE = (
     *("tests/estimators", "tests/native", "tests/planning", "tests/plans", "tests/policies"),
+    "tests/passes/test_select_deepened.py",  # plans that run heavy operators twice, which a policy's search finds
     "tests/system/test_process_deadline.py",  # plans that were stopped, which are the planner's
     *(f"--ignore=tests/policies/test_{name}.py" for name in ("certificate", "search", "warm_start")),
 )
