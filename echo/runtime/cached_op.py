@@ -272,7 +272,8 @@ class PlannedCachedOp:
         if choice.graph is None:
             op = StockCachedOp(self._symbol, self._flags)
         else:
-            op = UnfusedCachedOp(symbol_of(choice.graph), self._flags)
+            bulks = {name: choice.bulk for name in ("forward_bulk_size", "backward_bulk_size") if choice.bulk}
+            op = UnfusedCachedOp(symbol_of(choice.graph), list({**bulks, **dict(self._flags)}.items()))
         op.is_np_sym = self.is_np_sym
         return op
 
