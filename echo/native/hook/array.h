@@ -35,6 +35,14 @@ struct RawArray {  // mxnet::NDArray, up to its type
 };
 static_assert(offsetof(RawArray, type) == 72, "mxnet::NDArray::dtype_");
 
+// std::vector<mxnet::NDArray>, whose elements are longer than a RawArray.
+struct RawArrays {
+  const char *first, *end, *capacity;
+};
+
+// One of so many arrays.
+const RawArray& at(const RawArrays& arrays, std::size_t position, std::size_t count);
+
 // Bytes of the array's elements, 0 for a type without a known size.
 std::size_t bytes_of(const RawArray& array);
 

@@ -27,34 +27,16 @@ namespace {
 
 const char kForward[] = "_contrib_BatchNormWithReLU";
 const char kBackward[] = "_backward_contrib_BatchNormWithReLU";
-const char kCompute[] = "FComputeEx<cpu>";
 const char kInferShape[] = "FInferShape";
 constexpr std::size_t kInputs = 5, kOutputs = 4, kGradientInputs = 9;
 constexpr std::size_t kSigns = 3, kGradient = 0, kInput = 3, kGradientSigns = 8;  // positions among these
 constexpr std::int64_t kMostBlock = 16;  // channels in one of oneDNN's blocks
 
-// std::vector<mxnet::NDArray>, whose elements are longer than a RawArray.
-struct RawArrays {
-  const char *first, *end, *capacity;
-};
-
-struct RawContext {  // mxnet::OpContext, up to its mode
-  bool needs_gradient, is_training;
-};
-
-using Invoker = void (*)(const void* functor, const RawAttrs&, const RawContext&, const RawArrays& inputs,
-                         const void* requests, const RawArrays& outputs);
-
 using ShapeInvoker = bool (*)(const void* functor, const RawAttrs&, std::vector<RawShape>* inputs,
                               std::vector<RawShape>* outputs);
 
-Invoker g_forward = nullptr, g_backward = nullptr;
+ComputeInvoker g_forward = nullptr, g_backward = nullptr;
 ShapeInvoker g_infer_shape = nullptr;
-
-const RawArray& at(const RawArrays& arrays, std::size_t position, std::size_t count) {
-  const std::size_t size = (arrays.end - arrays.first) / count;
-  return *reinterpret_cast<const RawArray*>(arrays.first + position * size);
-}
 
 // What is noted at the end of the signs.
 struct Note {
@@ -106,7 +88,7 @@ bool infer_shape(const void* functor, const RawAttrs& attrs, std::vector<RawShap
 }
 
 void forward(const void* functor, const RawAttrs& attrs, const RawContext& context, const RawArrays& inputs,
-             const void* requests, const RawArrays& outputs) {
+             const RawRequests& requests, const RawArrays& outputs) {
   g_forward(functor, attrs, context, inputs, requests, outputs);
   if (!is_marked(attrs)) return;
   const Order order(at(inputs, 0, kInputs));
@@ -185,7 +167,7 @@ class CountedNaNs {
 };
 
 void backward(const void* functor, const RawAttrs& attrs, const RawContext& context, const RawArrays& inputs,
-              const void* requests, const RawArrays& outputs) {
+              const RawRequests& requests, const RawArrays& outputs) {
   if (!is_marked(attrs)) {
     g_backward(functor, attrs, context, inputs, requests, outputs);
     return;
@@ -207,10 +189,6 @@ void backward(const void* functor, const RawAttrs& attrs, const RawContext& cont
   }
   const RawArrays arrays = reordered.arrays();
   g_backward(functor, attrs, context, arrays, requests, outputs);
-}
-
-const RawFunction* attribute_of(const char* attribute, const char* op) {
-  return function_of(attribute, api().op_get(op)->index);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "build_id.h"
 #include "capture.h"
 #include "check_marks.h"
+#include "deconvolution.h"
 #include "gradient.h"
 #include "gradient_copies.h"
 #include "gradient_rules.h"
@@ -203,6 +204,7 @@ ECHO_EXPORT int echo_install(const char* path) {
   }
   wrap_inplace();
   wrap_batch_norm();
+  wrap_deconvolution();
   wrap_getenv(lib);
   g_installed = true;
   return 0;
@@ -219,6 +221,7 @@ ECHO_EXPORT int echo_uninstall() {
   }
   unwrap_getenv();
   unwrap_batch_norm();
+  unwrap_deconvolution();
   unwrap_inplace();
   unwrap(&g_gradient);
   unwrap(&g_memory);

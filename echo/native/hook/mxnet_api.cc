@@ -36,6 +36,8 @@ bool load_api(void* lib, MxnetApi* out, std::string* missing) {
   onednn &= resolve(lib, "_ZN5mxnet7NDArrayC1ERKN4dnnl6memory4descE", &out->new_array, &without_onednn);
   onednn &= resolve(lib, "_ZN5mxnet7NDArray8CopyFromERKN4dnnl6memoryE", &out->copy_array, &without_onednn);
   if (!onednn) out->plain_array = nullptr;
+  std::string without_allocation;
+  resolve(lib, "_ZNK5mxnet7NDArray13CheckAndAllocEv", &out->allocate, &without_allocation);
   std::string without_openmp;
   bool openmp = resolve(lib, "GOMP_parallel", &out->in_threads, &without_openmp);
   openmp &= resolve(lib, "omp_get_num_threads", &out->thread_count, &without_openmp);
@@ -50,6 +52,10 @@ const RawFunction* function_of(const char* attribute, std::size_t op) {
   if (!any || !any->type) return nullptr;
   const auto& data = static_cast<const RawOpMap<InplaceOption>*>(any->heap_value)->data;
   return op < data.size() && data[op].second ? reinterpret_cast<const RawFunction*>(&data[op].first) : nullptr;
+}
+
+const RawFunction* attribute_of(const char* attribute, const char* op) {
+  return function_of(attribute, api().op_get(op)->index);
 }
 
 bool is_random(const RawAttrs& attrs) {

@@ -24,6 +24,7 @@ struct MxnetApi {
   void (*new_array)(void* result, const void* memory_desc);     // NDArray(const dnnl::memory::desc&)
   void (*copy_array)(void* array, const void* memory);          // NDArray::CopyFrom(const dnnl::memory&)
   void (*destroy_array)(void* array);
+  void (*allocate)(const RawArray* array);  // NDArray::CheckAndAlloc; nullptr where MXNet does not export it
   // MXNet's own OpenMP; nullptr in a build without it
   void (*in_threads)(void (*function)(void*), void* argument, unsigned threads, unsigned flags);  // GOMP_parallel
   int (*thread_count)();
@@ -56,8 +57,19 @@ struct RawFunction {
 };
 static_assert(sizeof(RawFunction) == sizeof(InplaceOption), "std::function");
 
-// The function of an attribute for the operator of this number; nullptr where it has none.
+// The function of an attribute for the operator of this number, or this name; nullptr where it has none.
 const RawFunction* function_of(const char* attribute, std::size_t op);
+const RawFunction* attribute_of(const char* attribute, const char* op);
+
+constexpr char kCompute[] = "FComputeEx<cpu>";
+
+struct RawContext {  // mxnet::OpContext, up to its mode
+  bool needs_gradient, is_training;
+};
+
+using RawRequests = std::vector<std::int32_t>;  // mxnet::OpReqType: zero where an output is not wanted
+using ComputeInvoker = void (*)(const void* functor, const RawAttrs&, const RawContext&, const RawArrays& inputs,
+                                const RawRequests& requests, const RawArrays& outputs);
 
 // Replaces the invoker of a function, if there is one, and keeps the original.
 template <typename Invoker>

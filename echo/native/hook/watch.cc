@@ -26,6 +26,11 @@
 
 namespace echo {
 
+const RawArray& at(const RawArrays& arrays, std::size_t position, std::size_t count) {
+  const std::size_t size = (arrays.end - arrays.first) / count;
+  return *reinterpret_cast<const RawArray*>(arrays.first + position * size);
+}
+
 std::size_t bytes_of(const RawArray& array) {
   static const std::size_t kSizes[] = {4, 8, 2, 1, 4, 1, 8, 1};  // float32, 64, 16, uint8, int32, 8, 64, bool
   const bool is_known = array.type >= 0 && array.type < 8 && array.shape.ndim >= 0;
