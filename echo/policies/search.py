@@ -43,30 +43,39 @@ class Search:
     name: str = "search"
 
     def choose(self, problem: Problem) -> RecomputeSchedule:
-        visits = len(problem.training.nodes) * len(problem.match_ranges) << min(64, len(problem.candidates))
-        if visits <= problem.effort:
-            best = problem.chosen(_best_of_all(problem))
-            if problem.max_bytes is None or not can_fit(problem) or problem.keeps(problem.value(best)):
-                return best
-            fitted = RuinRecreate().choose(problem)  # a node may run more than once, too
-            return min(best, fitted, key=lambda schedule: problem.rank(problem.value(schedule)))
-        # with a budget, each length of a model has another fastest choice: the warm start of one does not help others
-        if problem.warm_start is not None and problem.max_bytes is None:
-            warm = _warm_started(problem, problem.warm_start)
-            if warm is not None:
-                return warm
-        if problem.light is not None:
-            return deepened(problem, problem.light)
-        if _runs_heavy(problem):
-            return _smallest(problem) if problem.max_bytes is None else _fitted(problem)
-        if can_fit(problem) and problem.max_bytes is not None:
-            fitted = _fitted(problem)
-            if problem.keeps(problem.value(fitted)):
-                return fitted
-        climbed = problem.chosen(HillClimb(_to_climb(problem)).run())
-        if not can_fit(problem) or (problem.max_bytes is None and len(problem.training.nodes) > _LARGE):
-            return climbed
-        return min(climbed, _fit_from(problem, climbed), key=lambda schedule: problem.rank(problem.value(schedule)))
+        found = _found(problem)
+        if not found:
+            return found
+        # what storage a schedule needs is exact only now: it may be more than with nothing recomputed
+        return min({}, found, key=lambda schedule: problem.cost(problem.value(schedule)))
+
+
+def _found(problem: Problem) -> RecomputeSchedule:
+    """The best schedule that is found, by the way that suits the graph and its limits."""
+    visits = len(problem.training.nodes) * len(problem.all_ranges) << min(64, len(problem.candidates))
+    if visits <= problem.effort:
+        best = problem.chosen(_best_of_all(problem))
+        if problem.max_bytes is None or not can_fit(problem) or problem.keeps(problem.value(best)):
+            return best
+        fitted = RuinRecreate().choose(problem)  # a node may run more than once, too
+        return min(best, fitted, key=lambda schedule: problem.rank(problem.value(schedule)))
+    # with a budget, each length of a model has another fastest choice: the warm start of one does not help others
+    if problem.warm_start is not None and problem.max_bytes is None:
+        warm = _warm_started(problem, problem.warm_start)
+        if warm is not None:
+            return warm
+    if problem.light is not None:
+        return deepened(problem, problem.light)
+    if _runs_heavy(problem):
+        return _smallest(problem) if problem.max_bytes is None else _fitted(problem)
+    if can_fit(problem) and problem.max_bytes is not None:
+        fitted = _fitted(problem)
+        if problem.keeps(problem.value(fitted)):
+            return fitted
+    climbed = problem.chosen(HillClimb(_to_climb(problem)).run())
+    if not can_fit(problem) or (problem.max_bytes is None and len(problem.training.nodes) > _LARGE):
+        return climbed
+    return min(climbed, _fit_from(problem, climbed), key=lambda schedule: problem.rank(problem.value(schedule)))
 
 
 def _warm_started(problem: Problem, warm_start: WarmStart) -> RecomputeSchedule | None:
@@ -150,7 +159,7 @@ def _best_of_all(problem: Problem) -> RecomputeMask:
         problem.choice([number for index, number in enumerate(candidates) if bits >> index & 1])
         for bits in range(1 << len(candidates))
     )
-    return min(choices, key=lambda choice: problem.cost(problem.evaluate(choice)))
+    return min(choices, key=lambda choice: problem.cost(problem.evaluate(choice, problem.all_ranges)))
 
 
 # From a schedule of light operators down to the fewest bytes for which the bound on time has room.
