@@ -21,7 +21,7 @@ from echo.passes.patterns.apply import Matcher
 from echo.passes.rules import RULES
 from echo.plans.decisions import WORKSPACES, Note, NoteKind
 from echo.plans.key import PlanKey
-from echo.plans.options import SEARCH, Options
+from echo.plans.options import AUTO, DEFAULT_MAX_OVERHEAD, SEARCH, Options
 from echo.policies.least import Known
 from echo.policies.problem import WarmStart
 from echo.system.process import NEVER, Deadline
@@ -167,19 +167,24 @@ class Request:
         return (costs.is_timed and self.stock_seconds()) or ratio * costs.step_seconds
 
     def most_recomputation(self, costs: CostModel) -> float | None:
-        """The bound on the seconds of recomputation in a step, or None."""
-        options = self.options
-        if options.overhead_bound is None and options.max_time is None:
+        """The bound on the seconds of recomputation in a step, or None.
+
+        Where ``max_time`` cannot be one, since nothing was measured, the default of ``max_overhead`` is.
+        """
+        options, part = self.options, self.options.overhead_bound
+        if part is None and options.max_time is None:
             return None
         original, bounds = self.original_seconds(costs), []
-        if options.overhead_bound is not None:  # of recomputation, and of the step with it
-            longest = (1 + options.overhead_bound) * original
-            if costs.is_timed and options.max_overhead == "auto":
-                longest -= RULES.unsure * options.overhead_bound * original + RULES.host
-            bounds = [options.overhead_bound * original, max(0.0, longest - costs.step_seconds)]
         # of further shapes of a model hardly anything is measured: there, as for the overhead, estimates have to do
         if options.max_time is not None and (costs.is_timed or self.warm_start is not None):
-            bounds.append(max(0.0, options.max_time * original - costs.step_seconds))
+            bounds = [max(0.0, options.max_time * original - costs.step_seconds)]
+        elif options.is_bounded_by_time:
+            part = DEFAULT_MAX_OVERHEAD
+        if part is not None:  # of recomputation, and of the step with it
+            longest = (1 + part) * original
+            if costs.is_timed and options.max_overhead == AUTO:
+                longest -= RULES.unsure * part * original + RULES.host
+            bounds += [part * original, max(0.0, longest - costs.step_seconds)]
         return min(bounds, default=None)
 
     def weighs_seconds(self, costs: CostModel) -> bool:

@@ -18,7 +18,7 @@ from echo.ir.training_graph import Runner, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
 from echo.passes.rules import RULES
-from echo.plans.options import AUTO, NEVER_HEAVY, budget_bytes
+from echo.plans.options import AUTO, NEVER_HEAVY, SEARCH, budget_bytes
 from echo.policies import RecomputeAll, policy_of
 from echo.policies.least import fastest, fastest_within
 from echo.policies.problem import Problem, Segments, WarmStart, partition, run_with_deadline
@@ -300,6 +300,10 @@ def _unreachable(request: Request, training: TrainingGraph, best: Selection, lim
     kinds = [f"{kind} {size_text(size)}" for kind, size in request.static.items() if size]
     bounds = {"max_overhead": request.options.overhead_bound, "max_time": request.options.max_time}
     condition = "".join(f" within {name}={bound:g}" for name, bound in bounds.items() if bound is not None)
+    policy = policy_of(request.options.policy).name
+    others = {"heavy": (request.options.heavy, AUTO), "policy": (policy, SEARCH)}
+    named = [f"{name}={given!r}" for name, (given, default) in others.items() if given != default]
+    condition += f" with {' and '.join(named)}" if named else ""
     if request.is_late:
         condition += f" within max_planning={request.deadline.seconds:g} s"
     return BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest), condition)

@@ -140,7 +140,9 @@ class Variant:
         if time is None and request.warm_start is not None:
             return  # it follows a plan for other shapes, of which this was said
         if time is None:
-            request.notes.append(Note("the seconds of a step could not be measured: max_time is no bound here"))
+            instead = ", the default max_overhead is" if request.options.is_bounded_by_time else ""
+            text = f"the seconds of a step could not be measured: max_time is no bound here{instead}"
+            request.notes.append(Note(text))
         elif self.is_over_time(request):
             raise TimeLimitError(limit, time, self.plan.after.total)
 

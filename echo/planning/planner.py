@@ -239,15 +239,16 @@ class Planner:
             return stored
         if stored is not None:
             request = replace(request, deadline=request.deadline.part(_CONTINUED))
-        budget = request.options.memory_budget is not None
-        request = replace(request, known=self._known_of(framework)) if budget else request
+        knows = request.options.memory_budget is not None and request.options.policy == SEARCH
+        request = replace(request, known=self._known_of(framework)) if knows else request
         try:
             if leader is None:
                 planned = self._search(request, stored, framework)
             else:
                 planned = _planned(request, self._warm_start_of(leader, request))
         except BudgetError as error:
-            plan_cache.keep_known(framework.key.fingerprint, request.known)
+            if knows:
+                plan_cache.keep_known(framework.key.fingerprint, request.known)
             return copy.copy(error.repeating(request.options.memory_budget))
         if stored is not None and planned.plan.is_late and _cost(stored.plan) <= _cost(planned.plan):
             return _settled(key, stored)

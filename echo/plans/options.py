@@ -43,7 +43,8 @@ class Options:
         without one of these.
     max_time: the time of a planned step, fused operators and recomputation included, as a multiple of a step of the
         original graph: with 1.0, the seconds that fused operators save buy memory. Both bounds hold where both are
-        given. Times are predicted; where seconds could not be measured, there is a note and no such bound.
+        given. Times are predicted; where seconds could not be measured, a note says
+        so, and the default ``max_overhead`` is the bound.
     heavy: "auto" recomputes products, convolutions and other compute-heavy operators too, where their seconds were
         measured, the bounds on time have room, and they save enough; on GPUs only with MXNET_ENFORCE_DETERMINISM=1 or a
         memory budget. "never" runs none of them twice (Echo, ISCA'20, section 4).
@@ -150,10 +151,15 @@ class Options:
     @property
     def overhead_bound(self) -> float | None:
         """The bound on recomputation as a fraction of a step of the original graph, or None."""
-        if self.max_overhead == "auto":
+        if self.max_overhead == AUTO:
             has_other = self.memory_budget is not None or self.max_time is not None
             return None if has_other else DEFAULT_MAX_OVERHEAD
         return self.max_overhead  # type: ignore[return-value]
+
+    @property
+    def is_bounded_by_time(self) -> bool:
+        """Whether ``max_time`` alone is given, in the place of the default ``max_overhead``."""
+        return self.max_time is not None and self.max_overhead == AUTO and self.memory_budget is None
 
     @property
     def asks_for_memory(self) -> bool:

@@ -171,6 +171,26 @@ def test_bound_that_cannot_be_met_names_the_fastest_plan() -> None:
         plan(max_time=0.5, fuse=False)
 
 
+def test_fastest_plan_may_need_recomputation_for_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fused graph that is faster, and larger as it is, counts as far as recomputation makes it small enough."""
+    monkeypatch.setattr(Variant, "is_larger", property(lambda self: bool(self.fused.match_sites) and not made))
+    made: list[Options] = []
+    plan_variant = choose.plan_variant
+
+    def planned(request: Request, *given: Any) -> Variant:
+        if request.options.memory_budget is not None:
+            made.append(request.options)
+        return plan_variant(request, *given)
+
+    monkeypatch.setattr(choose, "plan_variant", planned)
+    with pytest.raises(TimeLimitError) as caught:
+        plan_lm(max_time=0.01)
+    (options,) = made
+    assert options.max_time is None
+    assert caught.value.reachable < 1
+    assert caught.value.bytes <= options.memory_budget
+
+
 def test_heavy_operators_that_the_user_insists_on_do_not_count_in_the_note() -> None:
     found = plan(recompute=["fc3", "fc7"], **UNFUSED)
     assert {f"fc{index}" for index in (3, 7)} <= {each.name.partition(":")[0] for each in found.recomputed}
@@ -181,7 +201,7 @@ def test_bound_on_the_step_where_nothing_was_measured_is_none_and_says_so(monkey
     time_all(monkeypatch, 1e-3, measured=False)
     found = plan(max_time=0.01)
     assert heavy(found) == 0
-    assert any("max_time is no bound here" in note.text for note in found.notes)
+    assert any("max_time is no bound here, the default max_overhead is" in note.text for note in found.notes)
 
 
 @pytest.mark.parametrize(

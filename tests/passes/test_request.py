@@ -57,7 +57,8 @@ def test_bound_on_a_step_holds_by_estimates_for_further_shapes() -> None:
     """Of which nothing is measured any more."""
     costs = replace(costs_of(CASE.training), measured=0)
     made = request(max_time=1.5)
-    assert made.most_recomputation(costs) is None
+    assert made.most_recomputation(costs) == pytest.approx(0.1 * costs.step_seconds), "the default bound, in its place"
+    assert request(max_time=1.5, max_overhead=None).most_recomputation(costs) is None
     assert made.most_recomputation(replace(costs, measured=1)) == pytest.approx(0.5 * costs.step_seconds)
     further = replace(made, warm_start=WarmStart(()))
     assert further.most_recomputation(costs) == pytest.approx(0.5 * costs.step_seconds)

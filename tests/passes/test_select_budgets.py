@@ -56,6 +56,24 @@ def test_budget_below_what_can_be_reached(name: str, fuse: bool) -> None:
     compare(train(bind(optimized, values, model.grad_req()), steps=2), expected)
 
 
+@pytest.mark.parametrize("policy", ["none", "all", lambda problem: {}], ids=["none", "all", "function"])
+def test_other_policies_know_nothing_of_what_searches_found(policy: Any) -> None:
+    def refused(**options: Any) -> str:
+        with pytest.raises(BudgetError) as caught:
+            echo.plan(network(), fuse=False, **options, **SHAPES)
+        return str(caught.value)
+
+    refused(memory_budget=1000)  # the search finds the fewest bytes, which the next budget remembers
+    text = refused(memory_budget=0.5, policy=policy)
+    assert re.search(r"cannot be met with policy='\S+': the least that can be reached is", text)
+    assert least(text) > least(refused(memory_budget=1000))
+
+
+def test_error_names_what_keeps_operators_from_running_twice() -> None:
+    with pytest.raises(BudgetError, match="cannot be met with heavy='never': the least"):
+        echo.plan(network(), memory_budget=1000, heavy="never", **SHAPES)
+
+
 def test_budget_is_checked_when_the_symbol_is_bound() -> None:
     optimized = echo.optimize(network(), memory_budget=1000)
     with pytest.raises(BudgetError, match="cannot be met"):
