@@ -33,6 +33,7 @@ _SHARE_OF_SMALLEST, _SHARE_WITH_HEAVY = 0.1, 0.25
 # again to no less. The climb to one of them takes a share, and so many evaluations at least: all of the effort led to
 # 0.6 % less memory at most.
 _SHARE_OF_TWO, _SHARE_OF_CLIMB, _LEAST_CLIMB = 2.5, 0.1, 200
+_SHARE_OF_SMALL = 0.25  # of the effort, after every choice was tried: four times as much gained nothing
 _NEAR = 1.02  # times the smallest bytes: schedules that start from nothing hardly ever fit a budget below that
 
 
@@ -55,10 +56,10 @@ def _found(problem: Problem) -> RecomputeSchedule:
     visits = len(problem.training.nodes) * len(problem.all_ranges) << min(64, len(problem.candidates))
     if visits <= problem.effort:
         best = problem.chosen(_best_of_all(problem))
-        if problem.max_bytes is None or not can_fit(problem) or problem.keeps(problem.value(best)):
+        if not can_fit(problem) or (problem.max_bytes is not None and problem.keeps(problem.value(best))):
             return best
-        fitted = RuinRecreate().choose(problem)  # a node may run more than once, too
-        return min(best, fitted, key=lambda schedule: problem.rank(problem.value(schedule)))
+        fitted = RuinRecreate((best, {}), _SHARE_OF_SMALL).choose(problem)  # a node may run more than once, too
+        return min(best, fitted, key=lambda schedule: problem.cost(problem.value(schedule)))
     # with a budget, each length of a model has another fastest choice: the warm start of one does not help others
     if problem.warm_start is not None and problem.max_bytes is None:
         warm = _warm_started(problem, problem.warm_start)

@@ -124,7 +124,9 @@ def test_most_small_graphs_have_memory_to_save() -> None:
 @pytest.mark.slow
 def test_search_without_limits_is_near_the_least_memory() -> None:
     best = [min(value.bytes for value in values) for values in brute_force()]
-    assert_near(gaps([solved(problem).bytes for problem in problems()], best), share=0.95, worst=0.02)
+    missed = gaps([solved(problem).bytes for problem in problems()], best)
+    assert_near([max(0.0, gap) for gap in missed], share=0.95, worst=0.02)
+    assert min(missed) < -0.1, "nodes that run more than once need less than any of these choices"
 
 
 @pytest.mark.slow
@@ -137,7 +139,7 @@ def test_search_within_seconds_is_near_the_least_memory(bound: float) -> None:
         assert value.seconds <= limit
         found.append(value.bytes)
         best.append(min(other.bytes for other in values if other.seconds <= limit))
-    assert_near(gaps(found, best), share=0.9, worst=0.09)
+    assert_near([max(0.0, gap) for gap in gaps(found, best)], share=0.9, worst=0.09)
 
 
 def test_nothing_is_recomputed_for_no_fewer_bytes() -> None:
