@@ -16,7 +16,7 @@ from echo.passes.pass_manager import Pass, run, stage_dump
 from echo.passes.patterns.apply import Fused, MatchSite
 from echo.passes.refinements import Proposal, Refinement
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewritten
+from echo.passes.rewrite import NOT_WORTH, Rewritten
 from echo.passes.select import Select, Selection
 from echo.passes.variant import (
     Analysis,
@@ -66,8 +66,10 @@ def _deepened(request: Request, stages: Stages, best: Variant) -> Variant:
     busy machine such searches end late: this one has all the time that is left, but for what follows it.
     """
     planned = best.planned
-    if planned is None or planned.analysis is None or not best.may_deepen(request):
+    if planned is None or planned.analysis is None:
         return best
+    if why := best.why_light(request):
+        return best.with_reason(why)
     if request.deadline.left <= planned.other_seconds:
         request.note_late()
         return best
@@ -77,7 +79,7 @@ def _deepened(request: Request, stages: Stages, best: Variant) -> Variant:
         inner = replace(inner, light=planned.schedule, deadline=request.deadline.rest(planned.other_seconds))
         deeper = replace(best, planned=best_plan(inner, stages.pipeline, values))
     saves = deeper.plan.after.total < best.plan.after.total and not deeper.is_over_time(request)
-    return deeper.deeper_than(best) if saves else best
+    return deeper.deeper_than(best) if saves else best.with_reason(NOT_WORTH)
 
 
 def _with_least(request: Request, stages: Stages, missed: Variant) -> Variant:

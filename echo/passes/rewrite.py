@@ -36,6 +36,9 @@ from echo.plans.plan import Plan
 from echo.system.files import shortened
 from echo.system.terminal import counted
 
+# Why a compute-heavy operator stays stashed, where only the choice between graphs knows it, and after that one.
+OPEN, NOT_WORTH = "none is run twice here", "running it twice does not pay"
+
 # The original graph with the plan written into node attributes: the one place where graphs are changed.
 
 
@@ -340,6 +343,5 @@ class _Reasons:
         options = self.request.options
         if options.heavy == NEVER_HEAVY:
             return "heavy='never' runs none twice"
-        if options.memory_budget is None and self.request.light is None and not self.request.follows:
-            return "none is run twice here"
-        return "running it twice does not pay"
+        is_open = options.memory_budget is None and self.request.light is None and not self.request.follows
+        return OPEN if is_open else NOT_WORTH

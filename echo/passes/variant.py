@@ -17,7 +17,7 @@ from echo.passes.pass_manager import run, stage_dump
 from echo.passes.patterns import MASKS
 from echo.passes.patterns.apply import Fused, MatchSite, missed_fusion
 from echo.passes.request import Request
-from echo.passes.rewrite import memory
+from echo.passes.rewrite import OPEN, memory
 from echo.passes.rules import RULES
 from echo.plans.decisions import HIDDEN, Mark, Memory, MissedFusion, Note, outputs_of, splits_of
 from echo.plans.options import NEVER_HEAVY, SEARCH, budget_bytes
@@ -146,24 +146,40 @@ class Variant:
         elif self.is_over_time(request):
             raise TimeLimitError(limit, time, self.plan.after.total)
 
-    def may_deepen(self, request: Request) -> bool:
-        """Whether compute-heavy operators may run twice in this graph, by the options and the device.
+    def why_light(self, request: Request) -> str:
+        """Returns why no compute-heavy operator may run twice in this graph, or "" if one may.
 
         Their seconds have to be known, and steps long enough for that. Further shapes of a model, for which nothing is
         measured, do as the first ones. A GPU has not shown yet that a copy has equal bits where cuDNN may choose
         another algorithm for it.
         """
-        options, framework = request.options, request.framework
-        if options.heavy == NEVER_HEAVY or options.memory_budget is not None or options.policy not in _DEEPEN:
-            return False
-        if request.follows or request.memory_frozen_reason or not framework.hook:
-            return False
-        if not self.is_timed and not (request.warm_start is not None and request.warm_start.heavy):
-            return False
+        return next(self._reasons_to_stay_light(request), "")
+
+    def _reasons_to_stay_light(self, request: Request) -> Iterator[str]:
+        options, framework, warm = request.options, request.framework, request.warm_start
+        if options.heavy == NEVER_HEAVY or options.memory_budget is not None or request.follows:
+            yield OPEN  # not asked
+        if options.policy not in _DEEPEN:
+            yield "this policy runs none twice without a budget"
+        if request.memory_frozen_reason or not framework.hook:
+            yield "only the native hook can run it twice, where the memory of a graph may change"
+        if not self.is_timed and not (warm is not None and warm.heavy):
+            yield "none runs twice where seconds are not measured"
         if options.overhead_bound is None and options.max_time is None:
-            return False
-        has_heavy = any(spec(node.op).cost.heavy for node in self.fused.graph.nodes if not node.is_variable)
-        return has_heavy and self.plan.step_seconds >= RULES.step and framework.repeats_bits
+            yield "none runs twice without a bound on time"
+        if self.plan.step_seconds < RULES.step:
+            yield "none runs twice in so short a step"
+        if not any(spec(node.op).cost.heavy for node in self.fused.graph.nodes if not node.is_variable):
+            yield OPEN  # there is none
+        if not framework.repeats_bits:
+            yield "on this device, a copy may have other bits"
+
+    def with_reason(self, why: str) -> Variant:
+        """This variant, with the reason why its compute-heavy operators stay stashed."""
+        assert self.planned is not None
+        reasons = ((each, each.reason.replace(OPEN, why)) for each in self.plan.decisions)
+        decisions = tuple(each if each.reason == text else replace(each, reason=text) for each, text in reasons)
+        return replace(self, planned=self.planned._replace(plan=replace(self.plan, decisions=decisions)))
 
     def deeper_than(self, light: Variant) -> Variant:
         """This variant with a note on what its compute-heavy operators save and take, other than the ``light`` one."""

@@ -26,6 +26,7 @@ from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
 from echo.passes.variant import Variant
 from echo.pipeline import BASES, PIPELINE, REFINEMENTS
+from echo.plans.decisions import STASH
 from echo.plans.options import Options
 from echo.policies import search
 from echo.runtime.applied import BoundLeader
@@ -225,11 +226,36 @@ def test_smaller_plan_within_the_bound_is_taken(
         return Variant(Fused(case.graph), None, planned)
 
     light, deeper = variant(100, 0.1), variant(total, part)
-    monkeypatch.setattr(Variant, "may_deepen", lambda *_: True)
+    monkeypatch.setattr(Variant, "why_light", lambda *_: "")
     monkeypatch.setattr(Variant, "deeper_than", lambda found, _: found)
+    monkeypatch.setattr(Variant, "with_reason", lambda found, _: found)
     monkeypatch.setattr(choose, "best_plan", lambda *_: deeper.planned)
     found = choose._deepened(request, choose.Stages(BASES, PIPELINE, REFINEMENTS), light)
     assert found.plan is (deeper if taken else light).plan
+
+
+@pytest.mark.parametrize(
+    ("options", "step", "measured", "why"),
+    [
+        ({"policy": "echo"}, 1e-3, True, "this policy runs none twice without a budget"),
+        ({}, 1e-3, False, "none runs twice where seconds are not measured"),
+        ({"max_overhead": None}, 1e-3, True, "none runs twice without a bound on time"),
+        ({}, 1e-7, True, "none runs twice in so short a step"),
+        ({"max_overhead": 0.001}, 1e-3, True, "running it twice does not pay"),
+        ({"heavy": "never"}, 1e-3, True, "heavy='never' runs none twice"),
+        ({"memory_budget": 0.99}, 1e-3, True, "running it twice does not pay"),
+    ],
+)
+def test_plan_says_why_heavy_operators_stay_stashed(
+    options: dict[str, Any], step: float, measured: bool, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_all(monkeypatch, step, measured)
+    y = mx.sym.var("data")
+    for index in range(12):  # gradients read the products
+        y = mx.sym.square(mx.sym.FullyConnected(y, num_hidden=16, name=f"fc{index}"))
+    found = echo.plan(mx.sym.MakeLoss(mx.sym.sum(y)), data=(4096, 16), fuse=False, **options)
+    reasons = {each.reason for each in found.decisions if each.action == STASH and spec(each.op).cost.heavy}
+    assert {reason.partition(" is compute-heavy: ")[2] for reason in reasons} == {why}
 
 
 def test_leader_whose_plan_came_from_the_disk_offers_its_heavy_operators() -> None:
