@@ -69,8 +69,9 @@ SEQUENCE_REVERSE = Pattern("sequence_reverse", frozenset({"SequenceReverse"}), m
 # A BatchNorm and the ReLU after it, as MXNet's own operator in which oneDNN computes both, in one pass over memory.
 #
 # A step of ResNet-50 v2 takes 0.91 of the time. Most bits are the same: where MXNet brings arrays into another order
-# first, sums are added up in another one. NaNs come out as NaNs, where MXNet's Activation puts out zeros. The operator
-# also writes an array of a quarter of its output's bytes, in which oneDNN keeps the signs until backward.
+# first, sums are added up in another one. NaNs may come out as zeros, as they do of MXNet's Activation: its operator
+# ``relu`` keeps them, so that an overflow is seen, and stays. The operator also writes an array of a quarter of its
+# output's bytes, in which oneDNN keeps the signs until backward.
 
 
 def match_batch_norm_relu(view: View, number: int) -> Fusion | str | None:
@@ -80,6 +81,8 @@ def match_batch_norm_relu(view: View, number: int) -> Fusion | str | None:
     if normalized is None or not view.setting.onednn_norm or view.node(normalized).op != "BatchNorm":
         return None
     norm = view.node(normalized)
+    if view.graph.nodes[number].op != "Activation":
+        return "the operator relu keeps NaNs: expected Activation"
     if norm.attrs.get("axis", "1") != "1":
         return f"a BatchNorm over axis {norm.attrs['axis']}: expected axis 1"
     replaced, x, gamma = frozenset({number, normalized.node}), *norm.inputs[:2]
