@@ -177,8 +177,10 @@ class Variant:
     def with_reason(self, why: str) -> Variant:
         """This variant, with the reason why its compute-heavy operators stay stashed."""
         assert self.planned is not None
-        reasons = ((each, each.reason.replace(OPEN, why)) for each in self.plan.decisions)
-        decisions = tuple(each if each.reason == text else replace(each, reason=text) for each, text in reasons)
+        decisions = tuple(
+            replace(each, reason=each.reason.replace(OPEN, why)) if OPEN in each.reason else each
+            for each in self.plan.decisions
+        )
         return replace(self, planned=self.planned._replace(plan=replace(self.plan, decisions=decisions)))
 
     def deeper_than(self, light: Variant) -> Variant:

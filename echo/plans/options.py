@@ -43,8 +43,8 @@ class Options:
         without one of these.
     max_time: the time of a planned step, fused operators and recomputation included, as a multiple of a step of the
         original graph: with 1.0, the seconds that fused operators save buy memory. Both bounds hold where both are
-        given. Times are predicted; where seconds could not be measured, a note says
-        so, and the default ``max_overhead`` is the bound.
+        given. Times are predicted; where seconds could not be measured, a note says so, and the default
+        ``max_overhead`` is the bound.
     heavy: "auto" recomputes products, convolutions and other compute-heavy operators too, where their seconds were
         measured, the bounds on time have room, and they save enough; on GPUs only with MXNET_ENFORCE_DETERMINISM=1 or a
         memory budget. "never" runs none of them twice (Echo, ISCA'20, section 4).
