@@ -8,6 +8,7 @@ of its own. Writes results/buckets.json.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -73,14 +74,13 @@ def _timed(module: Any, name: str) -> list[float]:
 
 def chunks(graph: Any) -> list[int]:
     """Bytes of each chunk that MXNet planned, for 4 bytes an element."""
+    from echo import native
+
     sizes: dict[int, int] = {}
-    for node in graph["nodes"]:
-        for shape, storage in zip(node["shapes"], node["storage"]):
-            if storage >= 0:
-                size = 4
-                for extent in shape:
-                    size *= extent
-                sizes[storage] = max(sizes.get(storage, 0), size)
+    shapes = (shape for node in native.captured_nodes(graph) for shape in node.kind["shapes"])
+    for shape, storage in zip(shapes, graph["storage"]):
+        if storage >= 0:
+            sizes[storage] = max(sizes.get(storage, 0), 4 * math.prod(shape))
     return list(sizes.values())
 
 

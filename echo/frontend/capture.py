@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import AbstractSet, Any, Iterator, Mapping, Sequence
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
@@ -23,7 +22,8 @@ from echo.frontend.mxnet_settings import silenced, unfused, unlogged
 from echo.frontend.symbols import Binding, numbered_symbol
 from echo.ir.graph import VARIABLE, Entry, Graph, walk
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import NO_NUMBERS, TrainingNode, tensor_type
+from echo.ir.training_node import TrainingNode, tensor_type
+from echo.native import CapturedNode, captured_nodes
 from echo.system.process import trim, trim_after
 from echo.system.threads import own_binds, without_forks
 
@@ -92,53 +92,11 @@ def planned_megabytes(executor: mx.executor.Executor) -> int:
     return int(line.group(1))
 
 
-def _reader() -> Callable[[dict[str, Any]], Any]:
-    """A function that reads objects of the hook's JSON: nodes by `_read`, others as they are, with entries shared."""
-    entries: dict[tuple[int, int], Entry] = {}
-
-    def entry(numbers: Sequence[int]) -> Entry:
-        node, index = numbers
-        known = entries.get((node, index))
-        if known is None:
-            known = entries[node, index] = Entry(node, index)
-        return known
-
-    return lambda value: _read(value, entry) if "op" in value else value
-
-
-def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> TrainingNode:
-    """The node with the hook's name, of which nothing says yet whether it is a forward node."""
-    return TrainingNode(
-        op=sys.intern(value["op"]),
-        name=value["name"],
-        outputs=tuple([tensor_type(tuple(shape), flag) for shape, flag in zip(value["shapes"], value["dtypes"])]),
-        inputs=tuple(map(entry, value["inputs"])),
-        control_deps=tuple(value["control_deps"]),
-        inplace=tuple([(i, o, bool(same)) for i, o, same in value.get("inplace", ())]),
-        shape_only=_numbers(value.get("shape_only", ())),
-        external=_external(value["storage"]),
-        untouched=_numbers(value.get("untouched", ())),
-        random=bool(value.get("random", False)),
-        stateful=bool(value.get("stateful", False)),
-        mutates=bool(value.get("mutates", False)),
-    )
-
-
-def _external(storage: Sequence[int]) -> frozenset[int]:
-    if not storage or min(storage) >= -1:
-        return NO_NUMBERS
-    return frozenset([index for index, number in enumerate(storage) if number < -1])
-
-
-def _numbers(numbers: Sequence[int]) -> frozenset[int]:
-    return frozenset(numbers) if numbers else NO_NUMBERS
-
-
 def _captured(
     symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool, stock: bool = False
 ) -> Mapping[str, Any]:
     pointwise = contextlib.nullcontext() if stock else unfused(ctx)
-    with without_forks(), native.capture(nodes, _reader()) as caught, pointwise:
+    with without_forks(), native.capture(nodes) as caught, pointwise:
         free(bind_without_memory(symbol, binding, ctx))
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
@@ -218,14 +176,14 @@ def graph_in(captured: Mapping[str, Any], original: Graph) -> TrainingGraph:
         GraphError: it has a structure that echo does not know, or arguments in another order than ``original``, which
             MXNet would hand to each other's places.
     """
-    nodes = captured["nodes"]
+    nodes = list(captured_nodes(captured))
     _check_order(nodes, original)
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(original.heads)
     heads = (entry.node for entry in outputs[:num_forward])
-    forward = set(walk(heads, lambda at: (*(entry.node for entry in nodes[at].inputs), *nodes[at].control_deps)))
+    forward = set(walk(heads, lambda at: (*nodes[at].inputs[::2], *nodes[at].control_deps)))
     return TrainingGraph(
-        nodes=tuple([_captured_node(node, number in forward, original) for number, node in enumerate(nodes)]),
+        nodes=tuple(_training_nodes(nodes, forward, original)),
         outputs=outputs,
         num_forward_outputs=num_forward,
         planned_bytes=captured["touched_bytes"],
@@ -233,8 +191,9 @@ def graph_in(captured: Mapping[str, Any], original: Graph) -> TrainingGraph:
     )
 
 
-def _check_order(nodes: list[TrainingNode], original: Graph) -> None:
-    bound_order = [int(node.name[1:]) for node in nodes if node.op == VARIABLE and _NUMBER.fullmatch(node.name)]
+def _check_order(nodes: Sequence[CapturedNode], original: Graph) -> None:
+    arguments = [node.name for node in nodes if node.kind["op"] == VARIABLE and _NUMBER.fullmatch(node.name)]
+    bound_order = [int(name[1:]) for name in arguments]
     if bound_order != list(original.arg_nodes):
         expected, got = (
             [original.nodes[number].name for number in numbers] for numbers in (original.arg_nodes, bound_order)
@@ -242,12 +201,39 @@ def _check_order(nodes: list[TrainingNode], original: Graph) -> None:
         raise GraphError(f"MXNet binds the arguments in another order: expected {expected}, got {got}")
 
 
-def _captured_node(node: TrainingNode, forward: bool, original: Graph) -> TrainingNode:
-    number = _original_number(node.name, node.op, original) if forward else None
-    if number is None:
-        return node.having(name=_readable(node.name, original), forward=forward)
-    own = original.nodes[number]
-    return node.having(name=own.name, attrs=own.attrs, original=number)
+def _training_nodes(
+    nodes: Sequence[CapturedNode], forward: AbstractSet[int], original: Graph
+) -> Iterator[TrainingNode]:
+    """Yields the nodes of a training graph; those of one kind share what they have in common."""
+    common: dict[int, dict[str, Any]] = {}
+    entries: list[list[Entry]] = []  # of each node
+    for number, (kind, name, inputs, control_deps) in enumerate(nodes):
+        facts = common.get(id(kind))
+        if facts is None:
+            facts = common[id(kind)] = _facts(kind)
+        entries.append([Entry(number, index) for index in range(len(facts["outputs"]))])
+        source = _original_number(name, kind["op"], original) if number in forward else None
+        own = None if source is None else original.nodes[source]
+        yield TrainingNode(
+            name=_readable(name, original) if own is None else own.name,
+            inputs=tuple([entries[at][index] for at, index in zip(inputs[::2], inputs[1::2])]),
+            control_deps=tuple(control_deps),
+            attrs={} if own is None else own.attrs,
+            forward=number in forward,
+            original=source,
+            **facts,
+        )
+
+
+def _facts(kind: Mapping[str, Any]) -> dict[str, Any]:
+    """What all nodes of a kind have in common, by the names of `TrainingNode`."""
+    return {
+        "op": kind["op"],
+        "outputs": tuple(tensor_type(tuple(shape), flag) for shape, flag in zip(kind["shapes"], kind["dtypes"])),
+        "inplace": tuple((read, written, bool(same)) for read, written, same in kind.get("inplace", ())),
+        **{key: frozenset(kind.get(key, ())) for key in ("shape_only", "external", "untouched")},
+        **{key: bool(kind.get(key, False)) for key in ("random", "stateful", "mutates")},
+    }
 
 
 def _readable(name: str, original: Graph) -> str:

@@ -155,7 +155,8 @@ def check_hook() -> None:
         executor = bind_without_memory(symbol, binding, mx.cpu())
     if caught.graph is None:
         raise NativeError("the hook does not fit this MXNet: it was not called at a bind")
-    read = tuple((node["op"], node["name"], node["shapes"]) for node in caught.graph["nodes"][: len(_EXPECTED)])
+    nodes = native.captured_nodes(caught.graph)
+    read = tuple((node.kind["op"], node.name, node.kind["shapes"]) for node, _ in zip(nodes, _EXPECTED))
     if read != _EXPECTED:
         raise NativeError(f"the hook does not fit this MXNet: expected to read {_EXPECTED}, got {read}")
     megabytes = planned_megabytes(executor)

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import json
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 
 from echo.errors import NativeError
 from echo.system.process import is_whole_library
@@ -171,25 +171,24 @@ class Capture:
 
     Its ``allocated_bytes`` and ``chunks`` are those of MXNet's memory plan, its ``touched_bytes`` the part of them
     that MXNet ever allocates. Its ``accumulations`` say of each sum of two gradients whether it is computed in place.
-    ``nodes`` and ``outputs`` are there where they were asked for.
+    Where nodes were asked for, `captured_nodes` reads them, ``outputs`` are the graph's outputs, and ``storage`` are
+    MXNet's storage ids of all outputs of nodes, in order.
     """
 
-    def __init__(self, nodes: bool, read: Callable[[dict[str, Any]], Any] | None) -> None:
+    def __init__(self, nodes: bool) -> None:
         self.graph: Any = None
-        self.nodes, self.read = nodes, read
+        self.nodes = nodes
 
 
 @contextlib.contextmanager
-def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[Capture]:
+def capture(nodes: bool = True) -> Iterator[Capture]:
     """While this is open, the graphs that MXNet plans for the calling thread are written down (`Capture.graph`).
-
-    ``read`` takes each JSON object in them and gives the value in its place: nodes as dictionaries take much memory.
 
     Captures nest: each holds the last graph that was planned while it was open, with its nodes if one of them asks.
     """
     begin, end = _capture_functions(hook_library())
     around = _CAPTURES.value
-    caught = Capture(nodes or any(outer.nodes for outer in around), read)
+    caught = Capture(nodes or any(outer.nodes for outer in around))
     if around:
         _keep(around[-1], end())
     with _CAPTURES.set_to((*around, caught)):
@@ -215,7 +214,29 @@ def _capture_functions(library: ctypes.CDLL) -> tuple[Callable[[int], None], Cal
 
 def _keep(caught: Capture, text: bytes) -> None:
     if text:
-        caught.graph = json.loads(text, object_hook=caught.read)
+        caught.graph = json.loads(text)
+
+
+class CapturedNode(NamedTuple):
+    """A node that the hook wrote down.
+
+    ``kind`` is the JSON value of all that it has in common with others: ``op``, ``shapes`` and ``dtypes`` of its
+    outputs, which of them are ``external`` and, of an operator, also ``untouched``, ``inplace``, ``shape_only``,
+    ``random``, ``stateful`` and ``mutates`` (`echo.ir.training_node.TrainingNode`). ``inputs`` are numbers of nodes,
+    each followed by that of the node's output.
+    """
+
+    kind: Mapping[str, Any]
+    name: str
+    inputs: list[int]
+    control_deps: list[int]
+
+
+def captured_nodes(graph: Mapping[str, Any]) -> Iterator[CapturedNode]:
+    """The nodes of a captured graph, in the order in which they run."""
+    kinds = graph["kinds"]
+    for kind, *rest in graph["nodes"]:
+        yield CapturedNode(kinds[kind], *rest)
 
 
 @contextlib.contextmanager

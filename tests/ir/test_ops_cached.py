@@ -37,7 +37,7 @@ def run(symbol: mx.sym.Symbol, flags: dict[str, Any], train_mode: bool = True) -
             autograd.backward(outputs, train_mode=train_mode)
         mx.nd.waitall()
         if backward.graph:
-            names.update(node["name"] for node in backward.graph["nodes"])
+            names.update(node.name for node in native.captured_nodes(backward.graph))
         seen.update({f"{step} output {i}": output.asnumpy() for i, output in enumerate(outputs)})
         seen.update({f"{step} gradient {name}": a.grad.asnumpy() for name, a in inputs.items() if a.grad is not None})
         seen.update({f"{step} {name}": inputs[name].asnumpy() for name in symbol.list_auxiliary_states()})

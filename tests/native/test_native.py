@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import mxnet as mx
@@ -18,6 +19,12 @@ from echo.frontend.symbols import graph_of, infer_binding
 from tests.support.hooked_network import LIBMXNET, SHAPES, bind, clones, marked, network, train
 
 pytestmark = pytest.mark.usefixtures("hook_on")
+
+
+def second_shapes(graph: Any) -> Any:
+    """The shapes of the second node's outputs."""
+    _, second, *_ = native.captured_nodes(graph)
+    return second.kind["shapes"]
 
 
 # On and off ---------------------------------------------------------------------------------------------------
@@ -97,7 +104,7 @@ def test_a_capture_is_that_of_its_own_block() -> None:
     bind(network(24))
     with native.capture() as third:
         bind(network(32))
-    widths = [caught.graph and caught.graph["nodes"][1]["shapes"] for caught in (first, second, third)]
+    widths = [caught.graph and second_shapes(caught.graph) for caught in (first, second, third)]
     assert widths == [[[16, 6]], None, [[32, 6]]]
 
 
@@ -105,20 +112,32 @@ def test_the_last_of_several_binds_is_kept() -> None:
     with native.capture() as caught:
         for width in (16, 24, 32):
             bind(network(width))
-    assert caught.graph["nodes"][1]["shapes"] == [[32, 6]]
+    assert second_shapes(caught.graph) == [[32, 6]]
 
 
-def test_interrupted_capture_reads_nothing() -> None:
-    read: list[Any] = []
+def test_interrupted_capture_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    monkeypatch.setattr(json, "loads", read.append)
 
     def interrupted() -> None:
-        with native.capture(read=read.append):
+        with native.capture():
             bind(network())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert read == []
+
+
+def test_equal_nodes_are_written_as_one_kind() -> None:
+    data = mx.sym.var("data")
+    for _ in range(50):
+        data = mx.sym.tanh(data)
+    with native.capture() as caught:
+        bind_without_memory(data, infer_binding(data, {"data": (4, 3)}), mx.cpu())
+    nodes = list(native.captured_nodes(caught.graph))
+    assert sum(node.kind["op"] == "tanh" for node in nodes) == 50
+    assert sum(kind["op"] == "tanh" for kind in caught.graph["kinds"]) == 1
 
 
 def test_errors_in_the_block_pass_through() -> None:
@@ -139,7 +158,7 @@ def test_names_of_all_kinds_are_read() -> None:
     symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(mx.sym.var("data"), name=name)))
     with native.capture() as caught:
         bind(symbol)
-    assert name in {node["name"] for node in caught.graph["nodes"]}
+    assert name in {node.name for node in native.captured_nodes(caught.graph)}
 
 
 def test_inference_graphs_are_captured_too() -> None:
@@ -147,7 +166,7 @@ def test_inference_graphs_are_captured_too() -> None:
     binding = infer_binding(symbol, SHAPES, grad_req="null")
     with native.capture() as caught:
         bind_without_memory(symbol, binding, mx.cpu())
-    assert not any(node["op"].startswith("_backward") for node in caught.graph["nodes"])
+    assert not any(node.kind["op"].startswith("_backward") for node in native.captured_nodes(caught.graph))
 
 
 # Threads and children -----------------------------------------------------------------------------------------

@@ -105,8 +105,8 @@ def test_threads_capture_their_own_graphs() -> None:
                 symbol = network(width)
                 with native.capture() as caught:
                     executor = bind(marked(symbol, tanh="0") if turn % 2 else symbol)
-                shapes = caught.graph["nodes"][1]["shapes"]
-                names = [node["name"] for node in caught.graph["nodes"]]
+                nodes = list(native.captured_nodes(caught.graph))
+                shapes, names = nodes[1].kind["shapes"], [node.name for node in nodes]
                 if shapes != [[width, 6]] or names.count("tanh_echo") != turn % 2:
                     failures.append(f"{width}: {shapes} {names}")
                 del executor
@@ -139,7 +139,7 @@ def test_a_forked_child_plans_and_trains() -> None:
         with contextlib.suppress(BaseException):
             with native.capture() as caught:
                 bind(marked(network(), tanh="0"))
-            captured = any(node["name"] == "tanh_echo" for node in caught.graph["nodes"])
+            captured = any(node.name == "tanh_echo" for node in native.captured_nodes(caught.graph))
             code = 0 if captured and train(marked(network(), tanh="0")) == parent else 2
         os._exit(code)
     _, status = os.waitpid(child, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Mapping
 
 import mxnet as mx
@@ -78,8 +79,8 @@ class Run:
     def _check_draws(self, graph: Any) -> None:
         """Operators that draw random numbers are known to draw them: fusion keeps the order of draws."""
         attrs = {node["name"]: node["attrs"] for node in self.built.nodes}
-        random = [node for node in (graph["nodes"] if graph else ()) if node.get("random") and node["name"] in attrs]
-        assert all(may_draw(node["op"], attrs[node["name"]]) for node in random), random
+        random = [node for node in nodes_in(graph) if node.kind.get("random") and node.name in attrs]
+        assert all(may_draw(node.kind["op"], attrs[node.name]) for node in random), random
 
     def _cached_steps(self) -> Any:
         op = StockCachedOp(self.symbol, _FLAGS[self.runner])
@@ -99,21 +100,28 @@ class Run:
 
 def node_under(graph: Any) -> Any:
     """The operator under test in a training graph; of control flow None: the last graph planned is a subgraph of it."""
-    return next((node for node in (graph["nodes"] if graph else ()) if node["name"] == UNDER), None)
+    return next((node for node in nodes_in(graph) if node.name == UNDER), None)
+
+
+def nodes_in(graph: Any) -> list[native.CapturedNode]:
+    """The nodes of a training graph, or of None, which has none."""
+    return list(native.captured_nodes(graph)) if graph else []
 
 
 def is_taken_over(graph: Any, names: set[str]) -> bool:
     """Whether later nodes of this training graph write into the memory of each of these nodes before the gradient of
     the operator under test has run; of a graph without gradients: before its end."""
-    nodes = graph["nodes"] if graph else []
-    number_of = {node["name"]: number for number, node in enumerate(nodes)}
+    nodes = nodes_in(graph)
+    number_of = {node.name: number for number, node in enumerate(nodes)}
     if UNDER not in number_of:  # the last graph that was planned is a subgraph of control flow
         return False
     under = number_of[UNDER]
-    gradients = [number for number, node in enumerate(nodes) if under in node["control_deps"]]
+    gradients = [number for number, node in enumerate(nodes) if under in node.control_deps]
     end = max(gradients, default=len(nodes))
-    later = {place for node in nodes[under:end] for place in node["storage"]}
-    return all(nodes[number_of[name]]["storage"][0] in later for name in names)
+    first = list(itertools.accumulate((len(node.kind["shapes"]) for node in nodes), initial=0))
+    storage = graph["storage"]
+    later = set(storage[first[under] : first[end]])
+    return all(storage[first[number_of[name]]] in later for name in names)
 
 
 def differences(found: Record, expected: Record) -> dict[str, float]:

@@ -87,6 +87,6 @@ def recomputable_outputs(case: Case, graph: Any, runner: str) -> str:
         return ""
     if case.op == "Dropout" and why_not_dropout(attrs):
         return ""
-    if runner != EXECUTOR and node["stateful"] and case.op != "Dropout":
+    if runner != EXECUTOR and node.kind["stateful"] and case.op != "Dropout":
         return ""  # for whose state a CachedOp has no room twice
-    return ",".join(map(str, range(len(node["shapes"]) if spec(case.op).safety.every_output else 1)))
+    return ",".join(map(str, range(len(node.kind["shapes"]) if spec(case.op).safety.every_output else 1)))

@@ -45,9 +45,23 @@ static void write_list(const Items& items, std::string* out, Write write) {
   out->push_back(']');
 }
 
+template <typename Numbers>
+static void write_numbers(const Numbers& numbers, std::string* out) {
+  write_list(numbers, out, [&](auto number) { *out += std::to_string(number); });
+}
+
 template <typename T>
 static std::vector<T> view(const ArrayView<T>& array) {
   return std::vector<T>(array.data, array.data + array.size);
+}
+
+// Those of the entries from ``begin`` to ``end`` that ``is_one`` says yes to, counted from ``begin``.
+template <typename Test>
+static std::vector<std::size_t> positions(std::size_t begin, std::size_t end, Test is_one) {
+  std::vector<std::size_t> found;
+  for (std::size_t entry = begin; entry < end; ++entry)
+    if (is_one(entry)) found.push_back(entry - begin);
+  return found;
 }
 
 struct Inplace {
@@ -90,42 +104,28 @@ class Writer {
     *out_ += ",\"touched_bytes\":";
     number(std::accumulate(found.begin(), found.end(), std::int64_t{0},
                            [](std::int64_t sum, const Chunk& chunk) { return sum + chunk.touched * chunk.counted; }));
-    if (nodes) {
-      *out_ += ",\"nodes\":";
-      std::size_t index = 0;
-      write_list(graph_.nodes, out_, [&](const IndexedNode& node) { this->node(node, index++); });
-      *out_ += ",\"outputs\":";
-      write_list(graph_.outputs, out_, [&](const IndexedEntry& entry) { this->entry(entry); });
-    }
+    if (nodes) this->nodes();
     out_->push_back('}');
   }
 
  private:
   void number(long long value) { *out_ += std::to_string(value); }
-  void entry(const IndexedEntry& entry) {
-    out_->push_back('[');
-    number(entry.node);
-    out_->push_back(',');
-    number(entry.index);
-    out_->push_back(']');
-  }
-  void numbers(const char* key, const std::vector<std::uint32_t>& values) {
-    *out_ += key;
-    write_list(values, out_, [&](std::uint32_t value) { number(value); });
-  }
   struct Chunk {
     std::int64_t bytes, counted;  // as it is, and as MXNet counts: four an element
     bool touched;
   };
   std::vector<Chunk> chunks() const;
+  std::string kind(const RawAttrs& attrs, std::size_t index) const;
+  void outputs(std::size_t begin, std::size_t end, std::string* out) const;
   void node(const IndexedNode& node, std::size_t index);
-  void outputs(std::size_t begin, std::size_t end);
+  void nodes();
 
   const RawIndexedGraph& graph_;
   const std::vector<RawShape>& shapes_;
   const std::vector<int>& dtypes_;
   const std::vector<int>& storage_;
   const std::vector<Untouched> untouched_;
+  std::unordered_map<std::string, std::size_t> kinds_;  // by their text, with numbers in the order in which they appear
   std::string* out_;
 };
 
@@ -147,45 +147,74 @@ std::vector<Writer::Chunk> Writer::chunks() const {
   return found;
 }
 
-void Writer::outputs(std::size_t begin, std::size_t end) {
-  *out_ += ",\"shapes\":";
-  write_list(std::vector<RawShape>(shapes_.begin() + begin, shapes_.begin() + end), out_, [&](const RawShape& shape) {
+void Writer::outputs(std::size_t begin, std::size_t end, std::string* out) const {
+  *out += ",\"shapes\":";
+  write_list(std::vector<RawShape>(shapes_.begin() + begin, shapes_.begin() + end), out, [&](const RawShape& shape) {
     const int ndim = shape.ndim < 0 ? 0 : shape.ndim;
-    write_list(std::vector<std::int64_t>(shape.begin(), shape.begin() + ndim), out_,
-               [&](std::int64_t size) { number(size); });
+    write_numbers(std::vector<std::int64_t>(shape.begin(), shape.begin() + ndim), out);
   });
-  *out_ += ",\"dtypes\":";
-  write_list(std::vector<int>(dtypes_.begin() + begin, dtypes_.begin() + end), out_, [&](int flag) { number(flag); });
-  *out_ += ",\"storage\":";
-  write_list(std::vector<int>(storage_.begin() + begin, storage_.begin() + end), out_, [&](int id) { number(id); });
+  *out += ",\"dtypes\":";
+  write_numbers(std::vector<int>(dtypes_.begin() + begin, dtypes_.begin() + end), out);
+  *out += ",\"external\":";
+  write_numbers(positions(begin, end, [&](std::size_t entry) { return storage_[entry] < kNoStorage; }), out);
 }
 
-void Writer::node(const IndexedNode& node, std::size_t index) {
-  const RawAttrs& attrs = node.source->attrs;
-  *out_ += "{\"op\":";
-  write_string(attrs.op ? attrs.op->name : "null", out_);
-  *out_ += ",\"name\":";
-  write_string(attrs.name, out_);
-  *out_ += ",\"inputs\":";
-  write_list(view(node.inputs), out_, [&](const IndexedEntry& entry) { this->entry(entry); });
-  numbers(",\"control_deps\":", view(node.control_deps));
-  outputs(graph_.entry_offsets[index], graph_.entry_offsets[index + 1]);
+// What a node has in common with others of its operator, attributes and shapes: the steps of a recurrent layer have
+// thousands of nodes of few kinds.
+std::string Writer::kind(const RawAttrs& attrs, std::size_t index) const {
+  std::string out = "{\"op\":";
+  write_string(attrs.op ? attrs.op->name : "null", &out);
+  const std::size_t begin = graph_.entry_offsets[index], end = graph_.entry_offsets[index + 1];
+  outputs(begin, end, &out);
   if (attrs.op) {
-    *out_ += ",\"inplace\":";
-    write_list(inplace_pairs(attrs), out_, [&](const Inplace& pair) {
-      write_list(std::vector<int>{pair.input, pair.output, pair.identity}, out_, [&](int value) { number(value); });
+    out += ",\"inplace\":";
+    write_list(inplace_pairs(attrs), &out, [&](const Inplace& pair) {
+      write_numbers(std::vector<int>{pair.input, pair.output, pair.identity}, &out);
     });
-    numbers(",\"shape_only\":", shape_only_inputs(attrs));
-    std::vector<std::uint32_t> untouched;
-    for (std::size_t entry = graph_.entry_offsets[index]; entry < graph_.entry_offsets[index + 1]; ++entry)
-      if (untouched_[entry] || storage_[entry] == kNoStorage)
-        untouched.push_back(static_cast<std::uint32_t>(entry - graph_.entry_offsets[index]));
-    numbers(",\"untouched\":", untouched);
-    *out_ += ",\"random\":" + std::to_string(is_random(attrs));
-    *out_ += ",\"stateful\":" + std::to_string(is_stateful(attrs));
-    *out_ += ",\"mutates\":" + std::to_string(mutates(attrs));
+    out += ",\"shape_only\":";
+    write_numbers(shape_only_inputs(attrs), &out);
+    out += ",\"untouched\":";
+    const auto is_untouched = [&](std::size_t entry) { return untouched_[entry] || storage_[entry] == kNoStorage; };
+    write_numbers(positions(begin, end, is_untouched), &out);
+    out += ",\"random\":" + std::to_string(is_random(attrs));
+    out += ",\"stateful\":" + std::to_string(is_stateful(attrs));
+    out += ",\"mutates\":" + std::to_string(mutates(attrs));
   }
-  out_->push_back('}');
+  out.push_back('}');
+  return out;
+}
+
+// A list of the number of its kind, its name, and the numbers of its inputs (node, output, node, output...) and of the
+// nodes that it waits for.
+void Writer::node(const IndexedNode& node, std::size_t index) {
+  const auto found = kinds_.emplace(kind(node.source->attrs, index), kinds_.size()).first;
+  *out_ += "[" + std::to_string(found->second) + ",";
+  write_string(node.source->attrs.name, out_);
+  *out_ += ",[";
+  for (std::size_t i = 0; i < node.inputs.size; ++i) {
+    const IndexedEntry& entry = node.inputs.data[i];
+    if (i > 0) out_->push_back(',');
+    *out_ += std::to_string(entry.node) + "," + std::to_string(entry.index);
+  }
+  *out_ += "],";
+  write_numbers(view(node.control_deps), out_);
+  out_->push_back(']');
+}
+
+void Writer::nodes() {
+  *out_ += ",\"nodes\":";
+  std::size_t index = 0;
+  write_list(graph_.nodes, out_, [&](const IndexedNode& node) { this->node(node, index++); });
+  std::vector<const std::string*> kinds(kinds_.size());
+  for (const auto& [text, number] : kinds_) kinds[number] = &text;
+  *out_ += ",\"kinds\":";
+  write_list(kinds, out_, [&](const std::string* text) { *out_ += *text; });
+  *out_ += ",\"storage\":";
+  write_numbers(storage_, out_);
+  *out_ += ",\"outputs\":";
+  write_list(graph_.outputs, out_, [&](const IndexedEntry& entry) {
+    write_numbers(std::vector<std::uint32_t>{entry.node, entry.index}, out_);
+  });
 }
 
 std::string graph_to_json(const RawGraph& graph, bool nodes) {
