@@ -7,10 +7,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import AbstractSet, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.ops import SIZE_ATTRIBUTES, spec
 from echo.ir.training_graph import GRADIENT_SUM, TrainingGraph
-from echo.ir.training_node import TrainingNode
+from echo.ir.training_node import TensorType, TrainingNode
 
 # Seconds of operators that were not measured: launch time plus work over a rate (Williams et al., 2009).
 
@@ -160,14 +162,18 @@ def read_outputs(training: TrainingGraph) -> dict[int, tuple[int, ...]]:
     MXNet computes no others: of the first layer no gradient of the data, in one of the nodes of a gradient that is
     split (`echo.ir.gradient_rules`) none of the weight.
     """
-    read = {entry[:2] for node in training.nodes for entry in node.inputs}
-    read.update(entry[:2] for entry in training.outputs)
+    begin, reads = training.first_entry, training.reads
+    read = set((np.array(begin)[reads.source] + reads.index).tolist())
+    read.update(map(training.entry_id, training.outputs))
     every = {
         number: range(len(node.outputs))
         for number, node in training.operators()
         if product_of(training, number) is not None
     }
-    return {number: tuple(i for i in all_ if (number, i) in read) or tuple(all_) for number, all_ in every.items()}
+    return {
+        number: tuple(i for i in outputs if begin[number] + i in read) or tuple(outputs)
+        for number, outputs in every.items()
+    }
 
 
 def is_added_apart(training: TrainingGraph, number: int) -> bool:
@@ -235,8 +241,9 @@ def groups_of(training: TrainingGraph, onednn: bool = False) -> tuple[list[Opera
     ``onednn``: oneDNN computes gradients (`is_added_apart`).
     """
     blocked, unrolled, read = blocked_nodes(training), unrolled_nodes(training), read_outputs(training)
+    types = _type_numbers(training)
     tensors = [
-        [(tensor.shape, tensor.flag, number in blocked) for tensor in node.outputs]
+        [(types[id(tensor)], number in blocked) for tensor in node.outputs]
         for number, node in enumerate(training.nodes)
     ]
     members: dict[object, list[int]] = {}
@@ -249,6 +256,13 @@ def groups_of(training: TrainingGraph, onednn: bool = False) -> tuple[list[Opera
         key = (node.op, tuple(source.attrs.items()), tuple(inputs), tuple(tensors[number]), kind)
         members.setdefault(key, []).append(number)
     return _merge(training, members.values(), blocked, unrolled, read)
+
+
+def _type_numbers(training: TrainingGraph) -> dict[int, int]:
+    """A number for the ``id`` of each type in the graph, equal for equal types: numbers take less time to compare."""
+    by_id = {id(tensor): tensor for node in training.nodes for tensor in node.outputs}
+    numbers: dict[TensorType, int] = {}
+    return {key: numbers.setdefault(tensor, len(numbers)) for key, tensor in by_id.items()}
 
 
 def _merge(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from dataclasses import dataclass
 from typing import AbstractSet, Any, Iterator, Mapping, Sequence
 
@@ -24,9 +25,12 @@ from echo.ir.graph import VARIABLE, Entry, Graph, walk
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode, tensor_type
 from echo.native import CapturedNode, captured_nodes
-from echo.system.process import trim, trim_after
+from echo.system.process import trim_after
 from echo.system.threads import own_binds, without_forks
 
+# Nodes of a graph whose binds take so long that a thread does a part of the work: a second for 10,000 of them.
+LARGE = 2000
+_MANY = 1000  # nodes of a graph of which that is not known
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
 _NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nodes in the copy that is read back
 
@@ -93,15 +97,27 @@ def planned_megabytes(executor: mx.executor.Executor) -> int:
 
 
 def _captured(
-    symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool, stock: bool = False
+    symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool, stock: bool = False, size: int = _MANY
 ) -> Mapping[str, Any]:
+    """What the hook writes down of a bind; of the executor of a graph of many nodes (``size``), a thread makes an end."""
     pointwise = contextlib.nullcontext() if stock else unfused(ctx)
-    with without_forks(), native.capture(nodes) as caught, pointwise:
-        free(bind_without_memory(symbol, binding, ctx))
+    with without_forks():
+        with native.capture(nodes) as caught, pointwise:
+            executor = bind_without_memory(symbol, binding, ctx)
+        if size < LARGE:
+            _discard(executor, size)
+    if size >= LARGE:
+        threading.Thread(target=_discard, args=(executor, size)).start()
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
     graph: Mapping[str, Any] = caught.graph
     return graph
+
+
+def _discard(executor: mx.executor.Executor, size: int) -> None:
+    with without_forks():
+        free(executor)
+        trim_after(size)
 
 
 def mxnet_memory_plan(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> MemoryPlan:
@@ -113,7 +129,6 @@ def mxnet_memory_plan(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, 
             free(executor)
         return MemoryPlan((megabytes + 1) << 20)
     captured = _captured(symbol, binding, ctx, nodes=False)
-    trim()
     return MemoryPlan(int(captured["touched_bytes"]), _accumulations(captured), chunks_in(captured))
 
 
@@ -128,9 +143,7 @@ def _accumulations(captured: Mapping[str, Any]) -> tuple[bool, ...]:
 
 def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> tuple[int, ...]:
     """Bytes of each chunk that MXNet's memory planner, with the hook, plans for a bind of this symbol."""
-    chunks = chunks_in(_captured(symbol, binding, ctx, nodes=False))
-    trim()
-    return chunks
+    return chunks_in(_captured(symbol, binding, ctx, nodes=False))
 
 
 def training_graph(
@@ -164,9 +177,7 @@ def captured_graph(
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient (grad_req is 'null' for all): nothing is trained")
     symbol = numbered_symbol(graph.with_attrs(marks or {})) if symbol is None else symbol
-    captured = _captured(symbol, binding, ctx, nodes=True, stock=stock)
-    trim_after(len(graph.nodes))
-    return captured
+    return _captured(symbol, binding, ctx, nodes=True, stock=stock, size=len(graph.nodes))
 
 
 def graph_in(captured: Mapping[str, Any], original: Graph) -> TrainingGraph:
@@ -205,35 +216,39 @@ def _training_nodes(
     nodes: Sequence[CapturedNode], forward: AbstractSet[int], original: Graph
 ) -> Iterator[TrainingNode]:
     """Yields the nodes of a training graph; those of one kind share what they have in common."""
-    common: dict[int, dict[str, Any]] = {}
+    first: dict[int, TrainingNode] = {}  # of each kind
     entries: list[list[Entry]] = []  # of each node
     for number, (kind, name, inputs, control_deps) in enumerate(nodes):
-        facts = common.get(id(kind))
-        if facts is None:
-            facts = common[id(kind)] = _facts(kind)
-        entries.append([Entry(number, index) for index in range(len(facts["outputs"]))])
-        source = _original_number(name, kind["op"], original) if number in forward else None
+        like = first.get(id(kind))
+        if like is None:
+            like = first[id(kind)] = _first_of(kind)
+        entries.append([Entry(number, index) for index in range(len(like.outputs))])
+        source = _original_number(name, like.op, original) if number in forward else None
         own = None if source is None else original.nodes[source]
-        yield TrainingNode(
+        yield like.having(
             name=_readable(name, original) if own is None else own.name,
             inputs=tuple([entries[at][index] for at, index in zip(inputs[::2], inputs[1::2])]),
             control_deps=tuple(control_deps),
-            attrs={} if own is None else own.attrs,
+            attrs=like.attrs if own is None else own.attrs,
             forward=number in forward,
             original=source,
-            **facts,
         )
 
 
-def _facts(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """What all nodes of a kind have in common, by the names of `TrainingNode`."""
-    return {
-        "op": kind["op"],
-        "outputs": tuple(tensor_type(tuple(shape), flag) for shape, flag in zip(kind["shapes"], kind["dtypes"])),
-        "inplace": tuple((read, written, bool(same)) for read, written, same in kind.get("inplace", ())),
-        **{key: frozenset(kind.get(key, ())) for key in ("shape_only", "external", "untouched")},
-        **{key: bool(kind.get(key, False)) for key in ("random", "stateful", "mutates")},
-    }
+def _first_of(kind: Mapping[str, Any]) -> TrainingNode:
+    """A node that has nothing but what all nodes of a kind have in common."""
+    return TrainingNode(
+        op=kind["op"],
+        name="",
+        outputs=tuple(tensor_type(tuple(shape), flag) for shape, flag in zip(kind["shapes"], kind["dtypes"])),
+        inplace=tuple((read, written, bool(same)) for read, written, same in kind.get("inplace", ())),
+        shape_only=frozenset(kind.get("shape_only", ())),
+        external=frozenset(kind["external"]),
+        untouched=frozenset(kind.get("untouched", ())),
+        random=bool(kind.get("random", False)),
+        stateful=bool(kind.get("stateful", False)),
+        mutates=bool(kind.get("mutates", False)),
+    )
 
 
 def _readable(name: str, original: Graph) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ContextManager, Iterator, Mapping, Sequence
 
@@ -15,7 +16,7 @@ from echo.errors import GraphError, LeftAloneError, UnsupportedError
 from echo.estimators.cost_model import CostModel, MeasureFunction, estimate
 from echo.estimators.cost_table import CostTable
 from echo.estimators.storage_planner import Evaluator, make_planner
-from echo.frontend.capture import captured_graph, chunks_in, graph_in, mxnet_memory_plan
+from echo.frontend.capture import LARGE, captured_graph, chunks_in, graph_in, mxnet_memory_plan
 from echo.frontend.derived_graphs import apply_gradient_rules, as_cached
 from echo.frontend.install import (
     check_version,
@@ -93,6 +94,7 @@ class MxnetFramework:
         self._memory_plans: dict[int, tuple[int, tuple[bool, ...]]] = {}  # of the graph itself, by match range
         self._original_bytes: int | None = None
         self._training: TrainingGraph | None = None
+        self._ahead: Future[TrainingGraph] | None = None
         self._with_gradient_rules: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
         self._costs: tuple[TrainingGraph, CostModel] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
@@ -181,9 +183,19 @@ class MxnetFramework:
         with changed_variable(MIRROR_VARIABLE, "1"):
             return self.fresh_copy().differentiate()
 
+    @contextlib.contextmanager
+    def differentiating(self) -> Iterator[None]:
+        if self._training is not None or len(self.graph.nodes) < LARGE or not self.hook:
+            yield
+            return
+        assert self._numbered is not None  # made before threads share it
+        with ThreadPoolExecutor(1) as threads:
+            self._ahead = threads.submit(self._differentiated)
+            yield
+
     def differentiate(self) -> TrainingGraph:
         if self._training is None:
-            self._training = self._differentiated()
+            self._training = self._differentiated() if self._ahead is None else self._ahead.result()
         return self._training
 
     def _differentiated(self) -> TrainingGraph:

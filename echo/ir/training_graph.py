@@ -170,10 +170,7 @@ class TrainingGraph:
     @cached_property
     def first_entry(self) -> tuple[int, ...]:
         """``first_entry[i]`` is the number of node i's first entry; the last item is the number of entries."""
-        starts = [0]
-        for node in self.nodes:
-            starts.append(starts[-1] + len(node.outputs))
-        return tuple(starts)
+        return tuple(itertools.accumulate([len(node.outputs) for node in self.nodes], initial=0))
 
     def entry_id(self, entry: Entry) -> int:
         """The number of an entry: consecutive, in node order."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Entry
@@ -112,13 +113,28 @@ class TrainingNode:
 
     def having(self, **changes: Any) -> TrainingNode:
         """Returns a copy with other values, as ``dataclasses.replace`` does, in a fraction of its time."""
-        node = object.__new__(TrainingNode)
-        for name in _FIELDS:
-            object.__setattr__(node, name, changes[name] if name in changes else getattr(self, name))
+        node, values = object.__new__(TrainingNode), list(_READ(self))
+        for name, value in changes.items():
+            values[_PLACE[name]] = value
+        for write, value in zip(_WRITERS, values):
+            write(node, value)
         return node
 
 
 _FIELDS = tuple(item.name for item in fields(TrainingNode))
+_PLACE = {name: place for place, name in enumerate(_FIELDS)}
+_READ = operator.attrgetter(*_FIELDS)
+
+
+def _writer(name: str) -> Callable[[TrainingNode, Any], None]:
+    """A function that sets a field of a new node; that of a slot takes half the time of ``object.__setattr__``."""
+    slot = getattr(TrainingNode, name, None)
+    if hasattr(slot, "__set__"):
+        return slot.__set__  # type: ignore[no-any-return]
+    return lambda node, value: object.__setattr__(node, name, value)
+
+
+_WRITERS = tuple(map(_writer, _FIELDS))
 
 
 # Whether the nodes of a training graph fit together.

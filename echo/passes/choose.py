@@ -52,7 +52,9 @@ def plan(request: Request, stages: Stages) -> PlanResult:
     if request.memory_frozen_reason:
         request = replace(request, options=replace(request.options, fuse=False))
     request = replace(request, stock_seconds=functools.cache(functools.partial(stock_seconds, request)))
-    best = _deepened(request, stages, _best(request, stages))
+    needs_original = request.details and request.options.fuses
+    with request.framework.differentiating() if needs_original else contextlib.nullcontext():
+        best = _deepened(request, stages, _best(request, stages))
     if best.missed is not None and request.unreached:
         best = _with_least(request, stages, best)
     best.check_time(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Callable, Iterator, Mapping, NamedTuple, Protocol, Sequence
+from typing import Callable, ContextManager, Iterator, Mapping, NamedTuple, Protocol, Sequence
 
 from echo.errors import BudgetError, OptionError, UnsupportedError, one_line, reraise_interruption
 from echo.estimators.cost_model import CostModel
@@ -78,6 +78,9 @@ class Framework(Protocol):
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
+
+    def differentiating(self) -> ContextManager[None]:
+        """Has a thread differentiate a large graph while this is open, for `differentiate` to return."""
 
     def apply_gradient_rules(
         self, training: TrainingGraph, gradient_rules: Mapping[int, GradientRule]
