@@ -99,7 +99,7 @@ def planned_megabytes(executor: mx.executor.Executor) -> int:
 def _captured(
     symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool, stock: bool = False, size: int = _MANY
 ) -> Mapping[str, Any]:
-    """What the hook writes down of a bind; of the executor of a graph of many nodes (``size``), a thread makes an end."""
+    """What the hook writes down of a bind; a thread frees the executor of a graph of many nodes (``size``)."""
     pointwise = contextlib.nullcontext() if stock else unfused(ctx)
     with without_forks():
         with native.capture(nodes) as caught, pointwise:

@@ -128,10 +128,8 @@ _READ = operator.attrgetter(*_FIELDS)
 
 def _writer(name: str) -> Callable[[TrainingNode, Any], None]:
     """A function that sets a field of a new node; that of a slot takes half the time of ``object.__setattr__``."""
-    slot = getattr(TrainingNode, name, None)
-    if hasattr(slot, "__set__"):
-        return slot.__set__  # type: ignore[no-any-return]
-    return lambda node, value: object.__setattr__(node, name, value)
+    write: Callable[[TrainingNode, Any], None] | None = getattr(getattr(TrainingNode, name, None), "__set__", None)
+    return write or (lambda node, value: object.__setattr__(node, name, value))
 
 
 _WRITERS = tuple(map(_writer, _FIELDS))

@@ -110,7 +110,7 @@ def test_a_large_node_is_cut_and_scaled(trials: list[dict[str, Any]], monkeypatc
     graph = training(mx.sym.Activation(mx.sym.var("data"), act_type="tanh"), data=(512, 4096))
     number, whole = only(graph, "Activation"), pytest.approx(1e-9 * 512 * 4096)
     assert TimerClient(mx.cpu())(graph, number).seconds == whole
-    monkeypatch.setattr("echo.frontend.measure._MOST_BYTES", 2 << 20)
+    monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 2 << 20)
     assert TimerClient(mx.cpu())(graph, number).seconds == whole
     shapes = [trial["inputs"][0].shape for trial in trials]
     assert shapes[0] == (512, 4096)
@@ -154,6 +154,29 @@ def test_packing_operator_is_measured_at_two_batches_and_extrapolated(
     assert smaller < larger < 4096
 
 
+def test_product_with_large_parameters_takes_what_a_larger_part_suggests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient takes as much less as the product does, whatever part of it is timed."""
+    graph = training(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=16384, name="product"), data=(4096, 512))
+    asked: list[tuple[str, int]] = []
+
+    def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
+        found = request["microbenchmark"]
+        asked.append((found["op"], found["inputs"][0].shape[0]))
+        times = 1.0 if found["op"] == "FullyConnected" else 2.0
+        return {"seconds": times * (0.02 + 1e-4 * asked[-1][1]), "spent": 0.0}
+
+    monkeypatch.setattr(measure, "ask", answer)
+    timer = TimerClient(mx.cpu())
+    whole = timer(graph, only(graph, "FullyConnected")).seconds
+    part, again, larger = (rows for _, rows in asked)
+    assert part == again
+    assert larger == pytest.approx(3 * part, rel=0.02)
+    assert whole == pytest.approx((0.02 + 1e-4 * larger) * 4096 / larger)
+    asked.clear()
+    assert timer(graph, only(graph, "_backward_FullyConnected")).seconds == pytest.approx(2 * whole)
+    assert asked == [("_backward_FullyConnected", part)], "the product was asked for before"
+
+
 def test_a_gradient_packs_the_parameters_of_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = training(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, name="product"), data=(4096, 512))
     asked: list[int] = []
@@ -170,7 +193,7 @@ def test_a_gradient_packs_the_parameters_of_its_operator(monkeypatch: pytest.Mon
 
 
 def test_a_gradient_that_is_cut_is_one_that_mxnet_runs(timer: TimerClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.frontend.measure._MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 1 << 16)
     norm = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.var("data")), name="norm")
     graph = training(mx.sym.softmax(norm), data=(64, 16, 32))
     for op in ("_backward_LayerNorm", "_backward_softmax"):

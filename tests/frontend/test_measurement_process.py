@@ -20,7 +20,7 @@ from echo.estimators.cost_model import LateError, UnavailableError, Unmeasurable
 from echo.estimators.cost_table import CostTable
 from echo.frontend import measure, measurement_process
 from echo.frontend.framework import MxnetFramework
-from echo.frontend.measurement_process import ask, measuring
+from echo.frontend.measurement_process import ask, measuring, seconds_in
 from echo.frontend.plan_key import device_key
 from echo.meter.capi import Microbenchmark, Variable
 from echo.planning.planner import Planner
@@ -105,7 +105,7 @@ def test_malformed_reply_raises_unmeasurable_error(reply: bytes, monkeypatch: py
         assert seconds() > 0
         monkeypatch.setattr(measurement_process._PROCESS.value._running, "_within", another)
         with pytest.raises(UnmeasurableError):
-            measure._seconds(ask(mx.cpu(), request(FINE)), "seconds")
+            seconds_in(ask(mx.cpu(), request(FINE)), "seconds")
 
 
 def integers() -> tuple[mx.sym.Symbol, dict[str, Any]]:
@@ -136,15 +136,16 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[echo.Plan,
 def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Integers are measured as zeros, as if an operator were one that no input suits. Returns what was asked for."""
     asked: list[str] = []
-    original = measure._request
+    original = measure.microbenchmark_of
 
-    def request_(microbenchmark: Microbenchmark, once: float | None = None) -> dict[str, Any]:
+    def microbenchmark_of(*given: Any) -> tuple[Microbenchmark, float]:
+        microbenchmark, scale = original(*given)
         asked.append(microbenchmark.op)
         zeros = tuple(item._replace(below=1) if isinstance(item, Variable) and item.flag == INT32 else item
                       for item in microbenchmark.inputs)  # fmt: skip
-        return original(microbenchmark._replace(inputs=zeros), once)
+        return microbenchmark._replace(inputs=zeros), scale
 
-    monkeypatch.setattr(measure, "_request", request_)
+    monkeypatch.setattr(measure, "microbenchmark_of", microbenchmark_of)
     # every operator is worth it: a fast machine, on which all of them take about as long
     monkeypatch.setattr("echo.estimators.cost_table.BYTES_PER_SECOND", 1e30)
     monkeypatch.setattr("echo.estimators.cost_table.FLOPS_PER_SECOND", 1e30)

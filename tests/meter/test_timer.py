@@ -163,7 +163,7 @@ def test_arrays_are_used_again(machine: Machine) -> None:
     clock.once(microbenchmark())
     clock.once(microbenchmark("fast"))
     assert len(machine.made) == 1
-    large = Microbenchmark("fast", {}, (Variable((5100, 5000)),))
+    large = Microbenchmark("fast", {}, (Variable((13500, 5000)),))
     clock.once(large)
     clock.once(microbenchmark())
     assert len(machine.made) == 3, "what was kept took too much"

@@ -49,6 +49,7 @@ def test_deadline_leaves_time_for_later_work(monkeypatch: pytest.MonkeyPatch) ->
     assert (NEVER.left, NEVER.is_over, NEVER.with_room()) == (math.inf, False, NEVER)
     monkeypatch.setattr(module.time, "monotonic", lambda: 102.0)
     assert until.with_room().left == 5  # two seconds are over, as many are left for later work
+    assert until.with_room([(90.0, 101.5)]).left == 6.5  # one and a half of them were for what is done once
     monkeypatch.setattr(module.time, "monotonic", lambda: 108.0)
     assert until.with_room().left == 0  # of nine seconds three
     assert until.left == 1
