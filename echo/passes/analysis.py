@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -277,4 +278,7 @@ class EstimateCost:
         deadline, warm = request.deadline, request.warm_start
         limit = self.time_limit if warm is None or warm.is_known else self.warm_time_limit
         clock = max(deadline.with_room().left / 3, min(deadline.left, self.late * deadline.seconds))
-        return request.framework.costs(training, limit, clock)
+        start = time.monotonic()
+        costs = request.framework.costs(training, limit, clock)
+        request.timing.append((start, time.monotonic()))
+        return costs

@@ -139,7 +139,7 @@ class Request:
     for one with compute-heavy operators starts. ``stock_seconds`` returns the seconds of a step of the original graph,
     where those of this one are others, or None if they are not known. ``unreached`` gets, for each graph without a plan
     that keeps the budget, the search for the fewest bytes that can be reached by a deadline. ``matcher`` remembers what
-    patterns match in it.
+    patterns match in it. ``timing`` gets the moments between which operators were measured.
     """
 
     graph: Graph
@@ -161,6 +161,7 @@ class Request:
     light: RecomputeSchedule | None = None
     stock_seconds: Callable[[], float | None] = field(default=lambda: None, compare=False)
     matcher: Matcher = field(default_factory=Matcher, compare=False)
+    timing: list[tuple[float, float]] = field(default_factory=list, compare=False)
 
     def original_seconds(self, costs: CostModel) -> float:
         """Seconds of a step of the original graph; ``costs`` are those of this one."""

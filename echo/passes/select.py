@@ -192,7 +192,7 @@ def _problem(
         assigns=assigns,
         assigned_only=assigns and bool(shape_only_hazard(request.graph, training, request.framework.device)),
         once=not request.framework.hook,
-        deadline=request.deadline.with_room(),
+        deadline=request.deadline.with_room(request.timing),
         progress=lambda text: request.progress(f"select: {text}"),
     )
 

@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Sequence
 
 # Which processor this is, as far as measured seconds depend on it.
 
@@ -187,11 +187,15 @@ class Deadline:
         """Whether there is no time left."""
         return not self.left
 
-    def with_room(self) -> Deadline:
-        """An earlier deadline, so that what follows may take as long as all so far, at most a third of the whole."""
+    def with_room(self, once: Sequence[tuple[float, float]] = ()) -> Deadline:
+        """An earlier deadline, so that what follows may take as long as all so far, at most a third of the whole.
+
+        Work from one moment to another that is done ``once`` is left out: what follows has none of it.
+        """
         if self.at == math.inf:
             return self
-        so_far = self.length - self.left
+        begin = self.at - self.length
+        so_far = self.length - self.left - sum(end - max(start, begin) for start, end in once if end > begin)
         return Deadline(self.seconds, self.at - min(so_far, self.length / 3), self.length)
 
     def rest(self, leaving: float = 0.0) -> Deadline:
