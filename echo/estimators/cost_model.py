@@ -41,6 +41,7 @@ _FOR_DOUBTS = 0.15
 _DEARER = 3.5  # times as long as measuring a product takes measuring its gradient, where it has many parameters
 _PART_OF_STEP, _MOST_LONGER = 0.8, 2.5  # a limit on measuring, of the roofline's step, and of the least limit
 _AGREES = 1.5  # times as long the second time, of what the roofline does not allow: a noisy time seldom comes twice
+_TO_IMPROVE = 0.5  # seconds that have to be left: the gradient of a GRU layer takes seconds, and a large graph has none
 _MOST_DISTURBED = 2  # times in a row that earlier times cannot be improved since the machine is busy
 
 
@@ -205,7 +206,7 @@ class Measuring:
         for group in self._groups:
             if group.key in self._times or not self._table.is_provisional(group.key):
                 continue
-            if disturbed == _MOST_DISTURBED or not self._budget.has():
+            if disturbed == _MOST_DISTURBED or not self._budget.has(_TO_IMPROVE):
                 return
             with contextlib.suppress(UnmeasurableError, UnavailableError):
                 measured = self._once(group)
