@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Callable
 
+import mxnet as mx
 import pytest
 
 from echo.estimators import cost_model
@@ -16,6 +17,7 @@ from echo.estimators.operator_groups import groups_of
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
+from tests.support.cases import case_of
 
 COUNT = 12
 Machine = Callable[[TrainingGraph, int], Measured]
@@ -152,6 +154,29 @@ def test_times_of_a_busy_machine_are_improved_by_a_later_start(tmp_path: Path) -
     assert costs(quiet, tmp_path) == costs(quiet, tmp_path / "quiet")
     table = CostTable("test", tmp_path)
     assert not any(table.is_provisional(key(number)) for number in range(1, 2 * COUNT, 2))
+
+
+def test_times_are_not_improved_where_little_time_is_left(tmp_path: Path) -> None:
+    """Of a large graph the first operator to improve may take seconds, which its search then lacks."""
+    first = costs(disturbed, tmp_path)
+    assert costs(quiet, tmp_path, clock_limit=0.4) == first
+    assert costs(quiet, tmp_path, limit=0.4) == first
+
+
+def test_gradients_of_light_operators_are_measured_early_and_of_products_last(tmp_path: Path) -> None:
+    """The roofline tells little of the former, and products tell enough of the latter."""
+    data = mx.sym.var("data")
+    hidden = mx.sym.LayerNorm(mx.sym.FullyConnected(data, num_hidden=512, name="fc"), name="norm")
+    training, asked = case_of(mx.sym.sin(hidden), {"data": (64, 512)}).training, list[str]()
+
+    def measure(training: TrainingGraph, number: int) -> Measured:
+        asked.append(training.nodes[number].op)
+        return Measured(1e-4, 0.01)
+
+    estimate(training, CostTable("test", tmp_path), measure, 10.0)
+    order = list(dict.fromkeys(asked))
+    assert order.index("_backward_LayerNorm") < order.index("LayerNorm")
+    assert order[-1] == "_backward_FullyConnected"
 
 
 def test_a_later_start_on_a_busy_machine_soon_gives_up(tmp_path: Path) -> None:
