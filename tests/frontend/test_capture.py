@@ -138,6 +138,35 @@ def test_no_fork_of_another_thread_falls_into_a_bind(ask: Callable[[], Any], mon
     assert entered.wait(60)
 
 
+def test_executor_of_a_large_graph_is_freed_while_the_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no fork falls into that."""
+    go_on, freed, forks = threading.Event(), threading.Event(), list[bool]()
+
+    def slowly(executor: mx.executor.Executor) -> None:
+        assert go_on.wait(60)
+        original(executor)
+        freed.set()
+
+    def enter() -> None:
+        with without_forks():
+            forks.append(freed.is_set())
+
+    original = capture.free
+    monkeypatch.setattr(capture, "free", slowly)
+    monkeypatch.setattr(capture, "LARGE", 2)
+    assert install_hook() == ""
+    found = training_graph(GRAPH, BINDING, mx.cpu())
+    assert not freed.is_set()
+    go_on.set()
+    assert freed.wait(60)
+    entering = threading.Thread(target=enter)
+    entering.start()
+    entering.join(60)
+    assert forks == [True]
+    monkeypatch.undo()
+    assert training_graph(GRAPH, BINDING, mx.cpu()) == found
+
+
 @ASKS
 def test_an_executor_is_freed_where_an_interrupt_is_heard(
     ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Callable
 
 import mxnet as mx
@@ -49,6 +50,43 @@ def test_framework_asks_mxnet_once(asked: list[str]) -> None:
     assert asked[2:] == ["mxnet_memory_plan"]
     assert one.fresh_copy().differentiate() is not one.differentiate()
     assert asked.count("captured_graph") == 2
+
+
+def test_thread_differentiates_a_large_graph_as_it_is(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+    expected = framework().differentiate()
+    asked.clear()
+    monkeypatch.setattr(module, "LARGE", 2)
+    threads: list[str] = []
+    original = MxnetFramework._differentiated
+    monkeypatch.setattr(
+        MxnetFramework,
+        "_differentiated",
+        lambda one: (threads.append(threading.current_thread().name), original(one))[1],
+    )
+    one = framework()
+    with one.differentiating():
+        one.types()
+        assert one.differentiate() == expected
+    assert one.differentiate() == expected
+    assert asked.count("captured_graph") == 1
+    assert threads != [threading.current_thread().name]
+    with one.differentiating():
+        pass
+    assert len(threads) == 1, "it is known"
+
+
+def test_error_of_the_thread_is_raised_where_its_graph_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise mx.MXNetError("no such graph")
+
+    monkeypatch.setattr(module, "LARGE", 2)
+    monkeypatch.setattr(module, "captured_graph", refuse)
+    one = framework()
+    with one.differentiating():
+        pass  # nobody asks
+    for _ in range(2):
+        with one.differentiating(), pytest.raises(mx.MXNetError, match="no such graph"):
+            one.differentiate()
 
 
 def test_another_graph_has_a_framework_of_its_own_that_is_kept() -> None:
