@@ -41,7 +41,9 @@ _FOR_DOUBTS = 0.15
 _DEARER = 3.5  # times as long as measuring a product takes measuring its gradient, where it has many parameters
 _PART_OF_STEP, _MOST_LONGER = 0.8, 2.5  # a limit on measuring, of the roofline's step, and of the least limit
 _AGREES = 1.5  # times as long the second time, of what the roofline does not allow: a noisy time seldom comes twice
-_TO_IMPROVE = 0.5  # seconds that have to be left: the gradient of a GRU layer takes seconds, and a large graph has none
+# Seconds that have to be left where something is known already, by an earlier start or of a product: the gradient of a
+# GRU layer takes up to 4, and a large graph has none.
+_TO_IMPROVE = 0.5
 _MOST_DISTURBED = 2  # times in a row that earlier times cannot be improved since the machine is busy
 
 
@@ -117,8 +119,10 @@ class Measuring:
         """Measures a group; False where nothing can be measured any more."""
         if not self._budget.has(_FOR_DOUBTS * self._limit):
             return False
-        product = self._times.get(self._products.get(group.key, ""))
-        if product and not self._budget.has(_DEARER * product[0].spent):
+        product = self._products.get(group.key, "")
+        times = self._times.get(product)
+        needed = _DEARER * times[0].spent if times else _TO_IMPROVE
+        if (times or product in self._table) and not self._budget.has(needed):
             return True
         try:
             measured = self._once(group)

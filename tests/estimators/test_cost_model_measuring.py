@@ -11,7 +11,16 @@ import mxnet as mx
 import pytest
 
 from echo.estimators import cost_model
-from echo.estimators.cost_model import Budget, CostModel, LateError, Measured, Measuring, UnmeasurableError, estimate
+from echo.estimators.cost_model import (
+    Budget,
+    CostModel,
+    LateError,
+    Measured,
+    Measuring,
+    UnavailableError,
+    UnmeasurableError,
+    estimate,
+)
 from echo.estimators.cost_table import BYTES_PER_SECOND, CostTable
 from echo.estimators.operator_groups import groups_of
 from echo.ir.graph import VARIABLE, Entry
@@ -161,6 +170,23 @@ def test_times_are_not_improved_where_little_time_is_left(tmp_path: Path) -> Non
     first = costs(disturbed, tmp_path)
     assert costs(quiet, tmp_path, clock_limit=0.4) == first
     assert costs(quiet, tmp_path, limit=0.4) == first
+
+
+def test_gradient_of_a_known_product_is_not_measured_where_little_time_is_left(tmp_path: Path) -> None:
+    """It may take seconds, in each start anew, and follows its product."""
+    hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, name="fc")
+    training, asked = case_of(mx.sym.sin(hidden), {"data": (64, 512)}).training, list[str]()
+
+    def measure(training: TrainingGraph, number: int) -> Measured:
+        asked.append(training.nodes[number].op)
+        if asked[-1] == "_backward_FullyConnected":
+            raise UnavailableError("not now")
+        return Measured(1e-4, 0.01)
+
+    for clock_limit in (10.0, 0.4):
+        estimate(training, CostTable("test", tmp_path), measure, 10.0, clock_limit=clock_limit)
+        assert ("_backward_FullyConnected" in asked) == (clock_limit == 10.0)
+        asked.clear()
 
 
 def test_gradients_of_light_operators_are_measured_early_and_of_products_last(tmp_path: Path) -> None:
