@@ -26,8 +26,8 @@ from echo.frontend.install import (
     onednn_activations,
     onednn_norms,
 )
-from echo.frontend.measure import TimerClient
-from echo.frontend.measurement_process import measuring, race
+from echo.frontend.measure import TimerClient, race
+from echo.frontend.measurement_process import measuring
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.mxnet_settings import (
     FUSION_VARIABLE,

@@ -1,4 +1,4 @@
-"""Seconds of single operators on the user's device, measured in a process of its own."""
+"""Seconds of single operators and of small graphs on the user's device, measured in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Mapping
 import mxnet as mx
 
 from echo.estimators.cost_model import LateError, Measured, UnmeasurableError
-from echo.frontend.measurement_process import ask, seconds_in
+from echo.frontend.measurement_process import ask
 from echo.frontend.microbenchmark import GraphFacts, excess, microbenchmark_of, parameter_bytes, product_or_self, refuse
+from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import TrainingNode
+from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.capi import Microbenchmark
 from echo.meter.timer import CACHED_BYTES, STREAMED_BYTES
 
@@ -63,9 +64,9 @@ class TimerClient:
     def _measure(self, training: TrainingGraph, number: int, too_large: float) -> tuple[float, bool]:
         reply, microbenchmark, scale = self._part(training, number, too_large)
         if "too_long" in reply:
-            too_large *= seconds_in(reply, "too_long")
-            reply, microbenchmark, scale = self._part(training, number, too_large, seconds_in(reply, "once"))
-        seconds, disturbed = seconds_in(reply, "seconds"), reply.get("disturbed") is True
+            too_large *= _seconds(reply, "too_long")
+            reply, microbenchmark, scale = self._part(training, number, too_large, _seconds(reply, "once"))
+        seconds, disturbed = _seconds(reply, "seconds"), reply.get("disturbed") is True
         node = training.nodes[number]
         product = product_or_self(training, number)
         if scale > 2 and spec(training.nodes[product].op).cost.packs_parameters:
@@ -93,7 +94,7 @@ class TimerClient:
         proportion) and 8 took 19.7 (77 by both; 650 units, batch 32, one thread).
         """
         reply, _, less = self._part(training, number, too_large)
-        larger = seconds_in(reply, "seconds")
+        larger = _seconds(reply, "seconds")
         growth = max(larger - seconds, 0.0) / max(scale / less - 1, 1e-9)
         return min(max(seconds + growth * (scale - 1), larger), seconds * scale)
 
@@ -108,7 +109,7 @@ class TimerClient:
             (smaller, _, scale), (larger, _, less) = (
                 self._part(training, product, too_large / times) for times in (1, _NEARER_PART)
             )
-            whole, suggested = seconds_in(larger, "seconds") * less, seconds_in(smaller, "seconds") * scale
+            whole, suggested = _seconds(larger, "seconds") * less, _seconds(smaller, "seconds") * scale
             self._multiples[key] = min(whole / suggested, 1.0)
         return self._multiples[key]
 
@@ -135,3 +136,36 @@ def _works_in_place(node: TrainingNode) -> bool:
     Clones of activations took 0.8 to 0.9 times what their parts take, which are measured from one array to another.
     """
     return len(node.inputs) == 1 and bool(node.inplace)
+
+
+def _seconds(reply: Mapping[str, Any], key: str) -> float:
+    value = reply.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise UnmeasurableError(f"expected seconds, got {value!r}")
+    return float(value)
+
+
+def race(
+    graphs: Mapping[str, Graph], types: Mapping[str, TensorType], ctx: mx.Context, limit: float
+) -> dict[str, float] | None:
+    """The fewest seconds of a training step of each graph (`echo.meter.timer`); ``types`` are those of its variables.
+
+    None where that takes longer than ``limit`` seconds.
+
+    Raises:
+        LateError: the process that measures gives no answer.
+        UnmeasurableError: MXNet does not run one of them.
+        UnavailableError: nothing can be measured.
+    """
+    request = {
+        "graphs": {name: graph.to_json() for name, graph in graphs.items()},
+        "types": {name: (tensor.shape, tensor.flag) for name, tensor in types.items()},
+        "time": limit,
+    }
+    try:
+        times = ask(ctx, request, limit).get("race")
+    except LateError:
+        raise
+    except UnmeasurableError as error:
+        raise UnmeasurableError(f"MXNet does not run {list(graphs)}: {error}") from error
+    return None if times is None else {name: _seconds(times, name) for name in times}

@@ -30,8 +30,6 @@ from echo.errors import reraise_interruption
 from echo.estimators.cost_model import LateError, UnavailableError, UnmeasurableError
 from echo.frontend.install import loaded_from
 from echo.frontend.mxnet_settings import FUSION_VARIABLE
-from echo.ir.graph import Graph
-from echo.ir.training_node import TensorType
 from echo.kernels.library import cuda_places
 from echo.system.threads import ONCE, PerThread
 
@@ -76,44 +74,6 @@ def ask(ctx: mx.Context, request: Mapping[str, Any], limit: float = 0.0) -> dict
             if ONCE.first(str(error)):
                 logger.warning("echo: operators are not measured, their seconds are estimates: %s", error)
             raise
-
-
-def seconds_in(reply: Mapping[str, Any], key: str) -> float:
-    """The seconds under a key of an answer.
-
-    Raises:
-        UnmeasurableError: there are none.
-    """
-    value = reply.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise UnmeasurableError(f"expected seconds, got {value!r}")
-    return float(value)
-
-
-def race(
-    graphs: Mapping[str, Graph], types: Mapping[str, TensorType], ctx: mx.Context, limit: float
-) -> dict[str, float] | None:
-    """The fewest seconds of a training step of each graph (`echo.meter.timer`); ``types`` are those of its variables.
-
-    None where that takes longer than ``limit`` seconds.
-
-    Raises:
-        LateError: the process that measures gives no answer.
-        UnmeasurableError: MXNet does not run one of them.
-        UnavailableError: nothing can be measured.
-    """
-    request = {
-        "graphs": {name: graph.to_json() for name, graph in graphs.items()},
-        "types": {name: (tensor.shape, tensor.flag) for name, tensor in types.items()},
-        "time": limit,
-    }
-    try:
-        times = ask(ctx, request, limit).get("race")
-    except LateError:
-        raise
-    except UnmeasurableError as error:
-        raise UnmeasurableError(f"MXNet does not run {list(graphs)}: {error}") from error
-    return None if times is None else {name: seconds_in(times, name) for name in times}
 
 
 class _Process:

@@ -11,7 +11,7 @@ import pytest
 import echo
 from benchmarks.models import MODELS
 from echo.frontend.framework import MxnetFramework
-from echo.frontend.measurement_process import race
+from echo.frontend.measure import race
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.fusion_timing import sample
 from echo.passes.patterns.apply import find

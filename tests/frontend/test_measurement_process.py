@@ -20,7 +20,7 @@ from echo.estimators.cost_model import LateError, UnavailableError, Unmeasurable
 from echo.estimators.cost_table import CostTable
 from echo.frontend import measure, measurement_process
 from echo.frontend.framework import MxnetFramework
-from echo.frontend.measurement_process import ask, measuring, seconds_in
+from echo.frontend.measurement_process import ask, measuring
 from echo.frontend.plan_key import device_key
 from echo.meter.capi import Microbenchmark, Variable
 from echo.planning.planner import Planner
@@ -105,7 +105,7 @@ def test_malformed_reply_raises_unmeasurable_error(reply: bytes, monkeypatch: py
         assert seconds() > 0
         monkeypatch.setattr(measurement_process._PROCESS.value._running, "_within", another)
         with pytest.raises(UnmeasurableError):
-            seconds_in(ask(mx.cpu(), request(FINE)), "seconds")
+            measure._seconds(ask(mx.cpu(), request(FINE)), "seconds")
 
 
 def integers() -> tuple[mx.sym.Symbol, dict[str, Any]]:

@@ -15,7 +15,7 @@ import pytest
 import echo
 from echo.estimators.cost_model import UnmeasurableError
 from echo.frontend.framework import MxnetFramework
-from echo.frontend.measurement_process import race
+from echo.frontend.measure import race
 from echo.frontend.symbols import graph_of
 from echo.ir.training_node import TensorType
 from echo.passes import choose
