@@ -188,7 +188,7 @@ class MxnetFramework:
         if self._training is not None or len(self.graph.nodes) < LARGE or not self.hook:
             yield
             return
-        assert self._numbered is not None  # made before threads share it
+        self.argument_names()  # which makes the symbol that threads then share
         with ThreadPoolExecutor(1) as threads:
             self._ahead = threads.submit(self._differentiated)
             yield

@@ -83,7 +83,7 @@ def test_error_of_the_thread_is_raised_where_its_graph_is_asked_for(monkeypatch:
     monkeypatch.setattr(module, "captured_graph", refuse)
     one = framework()
     with one.differentiating():
-        pass  # nobody asks
+        pass  # its graph is not asked for
     for _ in range(2):
         with one.differentiating(), pytest.raises(mx.MXNetError, match="no such graph"):
             one.differentiate()
