@@ -173,7 +173,7 @@ def test_times_are_not_improved_where_little_time_is_left(tmp_path: Path) -> Non
 
 
 def test_gradient_of_a_known_product_is_not_measured_where_little_time_is_left(tmp_path: Path) -> None:
-    """It may take seconds, in each start anew, and follows its product."""
+    """It may take seconds in each start, and follows its product."""
     hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, name="fc")
     training, asked = case_of(mx.sym.sin(hidden), {"data": (64, 512)}).training, list[str]()
 

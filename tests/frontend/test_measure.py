@@ -168,8 +168,7 @@ def test_product_with_large_parameters_takes_what_a_larger_part_suggests(monkeyp
     monkeypatch.setattr(measure, "ask", answer)
     timer = TimerClient(mx.cpu())
     whole = timer(graph, only(graph, "FullyConnected")).seconds
-    part, again, larger = (rows for _, rows in asked)
-    assert part == again
+    part, larger = (rows for _, rows in asked)  # each is timed once
     assert larger == pytest.approx(3 * part, rel=0.02)
     assert whole == pytest.approx((0.02 + 1e-4 * larger) * 4096 / larger)
     asked.clear()
