@@ -138,6 +138,8 @@ def excess(training: TrainingGraph, number: int) -> float:
     needed = work(training, node)
     if not needed.flops:
         return max(1.0, needed.bytes / _MOST_BYTES)
+    if needed.flops <= _MOST_FLOPS and needed.bytes <= 4 * _MOST_BYTES:
+        return 1.0  # MXNet need not be asked which inputs a part would have
     # a part of the batch reads all parameters: computing with it must take longer
     parameters = parameter_bytes(training, product)
     touched = _TOUCHED_BY_GRADIENTS if product != number and spec(node.op).layout.source else 1
